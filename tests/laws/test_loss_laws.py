@@ -1,0 +1,97 @@
+"""Laws of the loss, each named by its sentence: order of the nll, ignored targets, a gradient for every parameter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.models import BASE, TOLERANCE, VOCAB, assert_close, combinations, make_model, name_of, random_ids
+from txl.config import ModelConfig
+
+PAIRWISE = combinations(full=False)
+every_option = pytest.mark.parametrize("config", PAIRWISE, ids=name_of)
+both_dtypes = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+
+
+@every_option
+@both_dtypes
+def test_law_11_nll_comes_in_input_order_and_equals_minus_the_log_probability(
+    config: ModelConfig, dtype: torch.dtype
+) -> None:
+    model = make_model(config, dtype=dtype)
+    ids = random_ids(2, 5)
+    targets = torch.tensor([[0, 12, 5, 9, 3], [11, 1, 2, 12, 0]])
+    out = model(ids, targets=targets)
+    log_probability = model(ids).logits.log_softmax(-1).detach()
+    assert out.logits is None
+    assert out.nll.dtype == dtype
+    expected = torch.tensor([[-log_probability[b, t, targets[b, t]] for t in range(5)] for b in range(2)])
+    assert_close(out.nll, expected.to(dtype), tolerance=TOLERANCE[dtype])
+    assert_close(log_probability.exp().sum(-1), torch.ones(2, 5), tolerance=TOLERANCE[dtype])
+
+
+def test_law_12_ignored_targets_count_in_neither_numerator_nor_denominator() -> None:
+    model = make_model(BASE)
+    ids = random_ids(2, 5)
+    targets = random_ids(2, 5, seed=2)
+    full = model(ids, targets=targets).nll
+    half = targets.clone()
+    half[:, ::2] = -100
+    nll = model(ids, targets=half).nll
+    assert torch.equal(nll[:, 1::2], full[:, 1::2])
+    assert torch.equal(nll[:, ::2], torch.zeros(2, 3, dtype=torch.float64))
+
+
+def test_law_12_an_all_ignored_batch_gives_0_and_zero_gradients() -> None:
+    model = make_model(BASE)
+    nll = model(random_ids(2, 5), targets=torch.full((2, 5), -100)).nll
+    assert nll.sum() == 0
+    nll.sum().backward()
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter.grad, torch.zeros_like(parameter)), name
+
+
+@every_option
+@pytest.mark.parametrize("n_tokens", [1, 5])
+@pytest.mark.parametrize("with_memory", [False, True])
+def test_law_13_every_parameter_gets_a_gradient_on_every_step(
+    config: ModelConfig, n_tokens: int, with_memory: bool
+) -> None:
+    model = make_model(config).train()
+    memory = model(random_ids(2, 5)).memory if with_memory else None
+    model(random_ids(2, n_tokens), memory, targets=random_ids(2, n_tokens, seed=3)).nll.sum().backward()
+    missing = [name for name, parameter in model.named_parameters() if parameter.grad is None]
+    assert missing == []
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+def test_the_gradient_of_a_segment_treats_memory_as_a_constant() -> None:
+    """Finite differences of the second segment's loss, its memory held fixed (stop-gradient, section 3.2)."""
+    model = make_model(replace(BASE, d_inner=6))
+    ids = random_ids(1, 10)
+    memory = model(ids[:, :5]).memory
+    weight = model.stack.layers[0].attention.k_proj.weight
+
+    def loss() -> torch.Tensor:
+        return model(ids[:, 5:9], memory, targets=ids[:, 6:10]).nll.sum()
+
+    loss().backward()
+    for index in ((0, 0), (7, 3), (11, 9)):
+        ends = []
+        for step in (1e-6, -1e-6):
+            with torch.no_grad():
+                weight[index] += step
+                ends.append(loss().item())
+                weight[index] -= step
+        assert abs((ends[0] - ends[1]) / 2e-6 - weight.grad[index].item()) < 1e-6
+
+
+def test_a_uniform_model_scores_log_v_on_every_token() -> None:
+    model = make_model(BASE)
+    with torch.no_grad():
+        model.head.bias.zero_()
+        model.stack.embedding.weight.zero_()
+    nll = model(random_ids(2, 5), targets=random_ids(2, 5)).nll
+    assert_close(nll, torch.full((2, 5), VOCAB).double().log(), tolerance=1e-12)

@@ -1,0 +1,181 @@
+"""The paper as slow plain loops over one row of text: the measure of every law. Shares no code with the package.
+
+ids, weights by name and an explicit rule of who sees whom -> logits and layer inputs, all float64 numpy. Each score
+is computed for one head, one query and one key from the equation; nothing is shifted, masked or batched.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass
+class Decoded:
+    """logits T×V, hidden T×D, and for each layer the inputs of the segment, T×D."""
+
+    logits: Array
+    hidden: Array
+    inputs: list[Array]
+
+
+def decode(
+    config: Any,
+    weights: dict[str, Array],
+    ids: list[int],
+    *,
+    past: list[Array] | None = None,
+    resets: list[bool] | None = None,
+    window: int | None = None,
+) -> Decoded:
+    """Read `ids` after the valid memory rows `past` (one M×D array a layer).
+
+    A query at key p sees the keys p - window … p (window None: all up to p), but none before the newest reset at or
+    before it.
+    """
+    n_past = len(past[0]) if past else 0
+    resets = resets or [False] * len(ids)
+    x = np.stack([embed(config, weights, token, position(resets, t)) for t, token in enumerate(ids)])
+    inputs = []
+    for layer in range(config.n_layer):
+        inputs.append(x)
+        before = past[layer] if past else np.zeros((0, config.d_model))
+        seen = [
+            [
+                j
+                for j in range(n_past + i + 1)
+                if (window is None or n_past + i - j <= window)
+                and all(not resets[t] or n_past + t <= j for t in range(i + 1))
+            ]
+            for i in range(len(ids))
+        ]
+        x = apply_layer(config, named(weights, f"stack.layers.{layer}."), weights, np.concatenate([before, x]), seen)
+    if config.pre_lnorm:
+        x = np.stack([normalise(config, named(weights, "stack.final_norm."), row) for row in x])
+    matrix = weights["stack.embedding.weight"] if config.tie_weight else weights["head.weight"]
+    return Decoded(x @ matrix.T + weights["head.bias"], x, inputs)
+
+
+def position(resets: list[bool], t: int) -> int:
+    """Positions counted from the newest reset, or from the first token."""
+    starts = [s for s in range(t + 1) if resets[s]]
+    return t - (starts[-1] if starts else 0)
+
+
+def named(weights: dict[str, Array], prefix: str) -> dict[str, Array]:
+    """The weights below a prefix, under their short names."""
+    return {name[len(prefix) :]: value for name, value in weights.items() if name.startswith(prefix)}
+
+
+def sinusoid(p: int, width: int) -> Array:
+    """Sines, then cosines, of p over the wavelengths 10000^(2i/width)."""
+    angle = [p / 10000 ** (2 * i / width) for i in range(width // 2)]
+    return np.array([math.sin(a) for a in angle] + [math.cos(a) for a in angle])
+
+
+def embed(config: Any, weights: dict[str, Array], token: int, p: int) -> Array:
+    """Scaled embedding, plus the position's vector for absolute schemes."""
+    vector: Array = weights["stack.embedding.weight"][token] * math.sqrt(config.d_model)
+    if config.position == "sinusoidal":
+        return vector + sinusoid(p, config.d_model)
+    if config.position == "learned":
+        learned: Array = weights["stack.position_table"][p]
+        return vector + learned
+    return vector
+
+
+def normalise(config: Any, weights: dict[str, Array], x: Array) -> Array:
+    """LayerNorm or RMSNorm of one vector."""
+    if config.norm == "layer":
+        centred = x - x.mean()
+        x, shift = centred, weights["bias"]
+    else:
+        shift = np.zeros(len(x))
+    scaled: Array = x / math.sqrt((x**2).mean() + 1e-5) * weights["weight"] + shift
+    return scaled
+
+
+def apply_layer(config: Any, w: dict[str, Array], model: dict[str, Array], rows: Array, seen: list[list[int]]) -> Array:
+    """One layer for the last len(seen) of `rows`; query i sees the rows seen[i]."""
+    n_past = len(rows) - len(seen)
+    norm_1, norm_2 = named(w, "attention_norm."), named(w, "feed_forward_norm.")
+    source = np.stack([normalise(config, norm_1, row) for row in rows]) if config.pre_lnorm else rows
+    out = []
+    for i, keys in enumerate(seen):
+        p = n_past + i
+        mixed = np.concatenate([attend(config, w, model, source, p, keys, head) for head in range(config.n_head)])
+        x = rows[p] + w["attention.o_proj.weight"] @ mixed
+        if not config.pre_lnorm:
+            x = normalise(config, norm_1, x)
+        y = x + feed_forward(config, w, normalise(config, norm_2, x) if config.pre_lnorm else x)
+        out.append(y if config.pre_lnorm else normalise(config, norm_2, y))
+    return np.stack(out)
+
+
+def attend(
+    config: Any, w: dict[str, Array], model: dict[str, Array], rows: Array, p: int, keys: list[int], head: int
+) -> Array:
+    """The weighted values of one head for the query at row p: a softmax over the keys it sees."""
+    size = config.d_head
+    part = slice(head * size, (head + 1) * size)
+    q, k, v = (w[f"attention.{name}_proj.weight"][part] for name in "qkv")
+    query = q @ rows[p]
+    scores = [score(config, w, model, query, k @ rows[j], p, j, head) for j in keys]
+    top = max(scores)
+    exps = [math.exp(s - top) for s in scores]
+    total: Array = sum(e / sum(exps) * (v @ rows[j]) for e, j in zip(exps, keys, strict=True))
+    return total
+
+
+def score(
+    config: Any, w: dict[str, Array], model: dict[str, Array], q: Array, k: Array, p: int, j: int, head: int
+) -> float:
+    """The number before the softmax for a query at p and a key at j, by the equation of the scheme."""
+    size = config.d_head
+    distance = p - j if config.clamp_len is None else min(p - j, config.clamp_len)
+    if config.position == "relative":
+        part = slice(head * size, (head + 1) * size)
+        r = w["attention.r_proj.weight"][part] @ sinusoid(distance, config.d_model)
+        u, b = (
+            w[f"attention.biases.{name}"][head] if config.untie_r else model[f"stack.biases.{name}"][head]
+            for name in ("bias_u", "bias_v")
+        )
+        return float((q + u) @ k + (q + b) @ r) / math.sqrt(size)
+    if config.position == "shaw":
+        table = w["attention.distance_table"]
+        return float(q @ (k + table[min(distance, len(table) - 1)][head])) / math.sqrt(size)
+    if config.position == "rotary":
+        return float(turn(q, p) @ turn(k, j)) / math.sqrt(size)
+    if config.position == "alibi":
+        return float(q @ k) / math.sqrt(size) - 2 ** (-8 * (head + 1) / config.n_head) * distance
+    return float(q @ k) / math.sqrt(size)
+
+
+def turn(x: Array, p: int) -> Array:
+    """Rotate the pair (x_i, x_{i + E/2}) by p / 10000^(2i/E)."""
+    half = len(x) // 2
+    out = np.zeros(len(x))
+    for i in range(half):
+        angle = p / 10000 ** (2 * i / len(x))
+        out[i] = x[i] * math.cos(angle) - x[half + i] * math.sin(angle)
+        out[half + i] = x[half + i] * math.cos(angle) + x[i] * math.sin(angle)
+    return out
+
+
+def feed_forward(config: Any, w: dict[str, Array], x: Array) -> Array:
+    """The position-wise network."""
+    inner = w["feed_forward.in_proj.weight"] @ x + w["feed_forward.in_proj.bias"]
+    if config.activation == "relu":
+        inner = np.maximum(inner, 0)
+    elif config.activation == "gelu":
+        inner = np.array([a * 0.5 * (1 + math.erf(a / math.sqrt(2))) for a in inner])
+    else:
+        gate = w["feed_forward.gate_proj.weight"] @ x + w["feed_forward.gate_proj.bias"]
+        inner = gate / (1 + np.exp(-gate)) * inner
+    out: Array = w["feed_forward.out_proj.weight"] @ inner + w["feed_forward.out_proj.bias"]
+    return out

@@ -1,0 +1,120 @@
+"""Multi-head attention over memory and segment under any position scheme: layer inputs in, weighted values out.
+
+Knows nothing of residuals, norms or how memory is kept. `Geometry` is what one forward pass computes once for all
+layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from txl.config import ModelConfig
+from txl.model.kernels.attend import RelativeTerm, attend
+from txl.model.positions import alibi_slopes, distances, rotate, sinusoid
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Where queries and keys of one forward pass stand, the same for every layer.
+
+    n_keys: S.  first: int64 B×T or None, the oldest key each query sees.
+    R: S×D, the sinusoid of each distance, column c for distance S - 1 - c (relative), already dropped out.
+    distance: int64 S, the clamped distances themselves (shaw, alibi).
+    bias_u, bias_v: H×E, where the layers share one pair.
+    """
+
+    n_keys: int
+    first: Tensor | None = None
+    R: Tensor | None = None
+    distance: Tensor | None = None
+    bias_u: Tensor | None = None
+    bias_v: Tensor | None = None
+
+
+def make_geometry(
+    config: ModelConfig, n_keys: int, first: Tensor | None, like: Tensor, shared: RelativeBiases | None, drop: nn.Module
+) -> Geometry:
+    """The geometry of a pass over `n_keys` keys; `like` gives device and dtype, `drop` is the dropout on positions."""
+    bias_u, bias_v = (None, None) if shared is None else (shared.bias_u, shared.bias_v)
+    if config.position not in ("relative", "shaw", "alibi"):
+        return Geometry(n_keys, first)
+    distance = distances(n_keys, limit=config.clamp_len, device=like.device)
+    if config.position != "relative":
+        return Geometry(n_keys, first, distance=distance)
+    table = drop(sinusoid(distance, config.d_model, like.dtype))
+    return Geometry(n_keys, first, R=table, bias_u=bias_u, bias_v=bias_v)
+
+
+class RelativeBiases(nn.Module):
+    """u and v of the paper: what a query asks of content and of distance whatever it is, H×E each."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.bias_u = nn.Parameter(torch.zeros(config.n_head, config.d_head))
+        self.bias_v = nn.Parameter(torch.zeros(config.n_head, config.d_head))
+
+
+class Attention(nn.Module):
+    """Attention of one layer.
+
+    The paper's scheme (section 3.3): score = E^-1/2 [(q_i + u)·k_j + (q_i + v)·r(i - j)], r = r_proj(R).
+    Shaw et al. 2018 (keys only, as the paper compares it): E^-1/2 q_i·(k_j + a(i - j)) with a learned table `a`.
+    Rotary, ALiBi and the absolute schemes: E^-1/2 q_i·k_j of rotated vectors, with a bias, or as it is.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.position = config.position
+        self.n_head = config.n_head
+        self.dropatt = config.dropatt
+        inner = config.n_head * config.d_head
+        self.q_proj = nn.Linear(config.d_model, inner, bias=False)
+        self.k_proj = nn.Linear(config.d_model, inner, bias=False)
+        self.v_proj = nn.Linear(config.d_model, inner, bias=False)
+        self.o_proj = nn.Linear(inner, config.d_model, bias=False)
+        if self.position == "relative":
+            self.r_proj = nn.Linear(config.d_model, inner, bias=False)
+            self.biases = RelativeBiases(config) if config.untie_r else None
+        if self.position == "shaw":
+            n_rows = config.clamp_len or config.mem_len + config.tgt_len
+            self.distance_table = nn.Parameter(torch.zeros(n_rows, config.n_head, config.d_head))
+
+    def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of rows of any age, B×S×D -> twice B×S×H×E; positions enter later, so they can be kept."""
+        k, v = self.k_proj(x), self.v_proj(x)
+        return (
+            rearrange(k, "b s (h e) -> b s h e", h=self.n_head),
+            rearrange(v, "b s (h e) -> b s h e", h=self.n_head),
+        )
+
+    def forward(self, x: Tensor, k: Tensor, v: Tensor, geometry: Geometry) -> Tensor:
+        """Attend from the T newest positions, x B×T×D, to S keys and values, B×S×H×E: B×T×D."""
+        q = rearrange(self.q_proj(x), "b t (h e) -> b t h e", h=self.n_head)
+        if self.position == "rotary":
+            steps = torch.arange(geometry.n_keys, device=x.device)
+            q, k = rotate(q, steps[geometry.n_keys - x.shape[1] :]), rotate(k, steps)
+        mixed = attend(
+            q, k, v, self.term(geometry), first=geometry.first, dropatt=self.dropatt if self.training else 0.0
+        )
+        out: Tensor = self.o_proj(rearrange(mixed, "b t h e -> b t (h e)"))
+        return out
+
+    def term(self, geometry: Geometry) -> RelativeTerm:
+        """What this layer's scheme adds to a score for the distance between query and key."""
+        if self.position == "relative":
+            r = rearrange(self.r_proj(geometry.R), "s (h e) -> s h e", h=self.n_head)
+            pair = geometry if self.biases is None else self.biases
+            return RelativeTerm(r=r, bias_u=pair.bias_u, bias_v=pair.bias_v)
+        if self.position == "shaw":
+            assert geometry.distance is not None
+            rows = geometry.distance.clamp(max=self.distance_table.shape[0] - 1)
+            return RelativeTerm(r=self.distance_table[rows])
+        if self.position == "alibi":
+            assert geometry.distance is not None
+            slopes = alibi_slopes(self.n_head).to(geometry.distance.device)
+            return RelativeTerm(bias=-slopes[:, None] * geometry.distance)
+        return RelativeTerm()

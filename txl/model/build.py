@@ -1,0 +1,53 @@
+"""From a ModelConfig to an initialised network; the checks are those of a YAML file.
+
+Knows nothing of checkpoints: weights read from a file replace these.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from txl.config import ConfigError, ModelConfig, model_problems
+from txl.model.attention import Attention, RelativeBiases
+from txl.model.layers import Stack
+from txl.model.softmax import Softmax
+from txl.model.transformer import Transformer
+from txl.model.transformer_xl import TransformerXL
+
+Model = TransformerXL | Transformer
+
+
+def build_model(config: ModelConfig, vocab_size: int) -> Model:
+    """The network that `config` describes, initialised from torch's global generator.
+
+    Raises ConfigError, a ValueError, naming every impossible value.
+    """
+    problems = model_problems(config, vocab_size=vocab_size)
+    if problems:
+        raise ConfigError(problems)
+    model = TransformerXL(config, vocab_size) if config.arch == "transformer_xl" else Transformer(config, vocab_size)
+    initialise(model, config)
+    return model
+
+
+def initialise(model: nn.Module, config: ModelConfig) -> None:
+    """Every weight from N(0, init_std), every norm's gain from N(1, init_std), every bias 0, as the published code
+    has it."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=config.init_std)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
+            nn.init.normal_(module.weight, mean=1.0, std=config.init_std)
+            if isinstance(module, nn.LayerNorm):
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, RelativeBiases):
+            nn.init.normal_(module.bias_u, std=config.init_std)
+            nn.init.normal_(module.bias_v, std=config.init_std)
+        elif isinstance(module, Attention) and module.position == "shaw":
+            nn.init.normal_(module.distance_table, std=config.init_std)
+        elif isinstance(module, Stack) and config.position == "learned":
+            nn.init.normal_(module.position_table, std=config.init_std)
+        elif isinstance(module, Softmax) and module.weight is not None:
+            nn.init.normal_(module.weight, std=config.init_std)

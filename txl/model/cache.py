@@ -1,0 +1,169 @@
+"""Streaming state of constant size: what `advance` needs of the past under a fixed window, updated in place.
+
+ids B×T -> hidden B×T×D, each position seeing exactly min(age, window) earlier ones in every layer, so that neither
+chunks nor batches can change a result. Three kinds of state, one use: keys and values where positions are relative
+(`KeyValueCache`), the last ids where absolute positions force the window to be computed anew (`TokenCache`), h and c
+of an LSTM (`lstm`). Unlike a `Memory`, a cache belongs to one session and changes under it; `clone` before an
+experiment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from txl.model.layers import Layer, Stack
+from txl.model.memory import first_visible, last_reset
+
+RECOMPUTE_TOKENS = 16_384
+"""Tokens of re-computed windows in one pass: bounds the memory of `advance_recomputed`."""
+
+
+class Cache:
+    """Tensors with rows B first, and how old each row is."""
+
+    def __init__(self, tensors: dict[str, Tensor], window: int, batch_size: int) -> None:
+        device = next(iter(tensors.values())).device
+        self.tensors = tensors
+        self.window = window
+        self.age = torch.zeros(batch_size, dtype=torch.int64, device=device)
+
+    @property
+    def batch_size(self) -> int:
+        """Rows B."""
+        return self.age.shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the state; does not grow with age."""
+        return self.age.nbytes + sum(tensor.nbytes for tensor in self.tensors.values())
+
+    def reset(self, rows: Sequence[int] | None = None) -> None:
+        """Forget the past of the given rows, or of all."""
+        index = slice(None) if rows is None else torch.as_tensor(rows, dtype=torch.int64, device=self.age.device)
+        self.age[index] = 0
+        for tensor in self.tensors.values():
+            tensor[index] = 0
+
+    def select(self, rows: Tensor | Sequence[int]) -> Cache:
+        """An independent cache of the given rows, in that order; a row may be named twice."""
+        index = torch.as_tensor(rows, dtype=torch.int64, device=self.age.device)
+        chosen = Cache({name: tensor[index] for name, tensor in self.tensors.items()}, self.window, len(index))
+        chosen.age = self.age[index]
+        return chosen
+
+    def clone(self) -> Cache:
+        """An independent copy."""
+        return self.select(range(self.batch_size))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The tensors by name, for safetensors."""
+        return {**self.tensors, "age": self.age}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take over what `state_dict` gave. Raises ValueError where names, shapes or dtypes differ."""
+        own = self.state_dict()
+        for name in sorted(own.keys() | state.keys()):
+            found, wanted = (
+                f"{tuple(d[name].shape)} {d[name].dtype}" if name in d else "nothing" for d in (state, own)
+            )
+            if found != wanted:
+                raise ValueError(
+                    f"state {name!r}: found {found}, this cache holds {wanted}: same model, window and batch?"
+                )
+        for name, tensor in own.items():
+            tensor.copy_(state[name])
+
+
+def key_value_cache(stack: Stack, batch_size: int, window: int, dtype: torch.dtype) -> Cache:
+    """Room for `window` keys and values a layer and row, B×window×H×E, newest last."""
+    config = stack.config
+    shape = (batch_size, window, config.n_head, config.d_head)
+    device = stack.embedding.weight.device
+    names = [f"{kind}.{index}" for index in range(config.n_layer) for kind in ("keys", "values")]
+    return Cache({name: torch.zeros(shape, dtype=dtype, device=device) for name in names}, window, batch_size)
+
+
+def token_cache(stack: Stack, batch_size: int, window: int) -> Cache:
+    """Room for the last `window` ids of a row, int64 B×window, newest last."""
+    ids = torch.zeros(batch_size, window, dtype=torch.int64, device=stack.embedding.weight.device)
+    return Cache({"ids": ids}, window, batch_size)
+
+
+def advance_cached(stack: Stack, ids: Tensor, cache: Cache, resets: Tensor | None, lengths: Tensor | None) -> Tensor:
+    """Hidden states of new tokens from kept keys and values; each token of the past is projected once, when it
+    comes."""
+    n_tokens = ids.shape[1]
+    filled = min(cache.window, int(cache.age.max()))
+    past = cache.age.clamp(max=filled)
+    window = cache.window - int(stack.config.window_includes_self)
+    first = first_visible(past, filled, n_tokens, resets, window=window)
+    x = stack.embed(ids)
+    geometry = stack.geometry(filled + n_tokens, first, x)
+    for index, layer in enumerate(stack.layers):
+        assert isinstance(layer, Layer)
+        seen = []
+        for kind, new in zip(("keys", "values"), layer.keys_values(x), strict=True):
+            kept = cache.tensors[f"{kind}.{index}"]
+            seen.append(torch.cat([kept[:, cache.window - filled :].to(new.dtype), new], dim=1))
+            push(kept, new, lengths)
+        x = layer(x, seen[0], seen[1], geometry)
+    grow(cache, n_tokens, resets, lengths)
+    return stack.finish(x)
+
+
+def advance_recomputed(
+    stack: Stack, ids: Tensor, cache: Cache, resets: Tensor | None, lengths: Tensor | None
+) -> Tensor:
+    """Hidden states of new tokens, each from a pass of its own over its window, positions counted from the window's
+    first.
+
+    This is the sliding evaluation of a fixed-context model (Al-Rfou et al. 2019): exact, and window + 1 times the work.
+    """
+    batch_size, n_tokens = ids.shape
+    width = min(cache.window, int(cache.age.max()) + n_tokens - 1)
+    kept = cache.tensors["ids"]
+    text = torch.cat([kept[:, cache.window - width :], ids], dim=1)
+    windows = text.unfold(1, width + 1, 1).reshape(batch_size * n_tokens, width + 1)
+    first = first_visible(cache.age.clamp(max=width), width, n_tokens, resets, window=cache.window)
+    assert first is not None
+    start = (first - torch.arange(n_tokens, device=ids.device)).clamp(min=0)
+    rows = max(1, RECOMPUTE_TOKENS // (width + 1))
+    hidden = [
+        last_of_window(stack, w, s) for w, s in zip(windows.split(rows), start.reshape(-1).split(rows), strict=True)
+    ]
+    push(kept, ids, lengths)
+    grow(cache, n_tokens, resets, lengths)
+    return torch.cat(hidden).view(batch_size, n_tokens, -1)
+
+
+def last_of_window(stack: Stack, windows: Tensor, start: Tensor) -> Tensor:
+    """Hidden state of the last token of each window, rows×(w+1) -> rows×D; a window's text begins at column `start`."""
+    steps = torch.arange(windows.shape[1], device=windows.device)
+    position = (steps - start[:, None]).clamp(min=0)
+    first = torch.minimum(start[:, None], steps).expand(len(start), -1)
+    return stack(windows, position, (), first)[0][:, -1]
+
+
+def push(kept: Tensor, new: Tensor, lengths: Tensor | None) -> None:
+    """Shift rows `kept`, B×window×…, by the valid part of `new`, B×T×…, in place: newest last, oldest lost."""
+    window, n_tokens = kept.shape[1], new.shape[1]
+    if lengths is None:
+        kept.copy_(torch.cat([kept, new.to(kept.dtype)], dim=1)[:, n_tokens:])
+        return
+    both = torch.cat([kept, new.to(kept.dtype)], dim=1)
+    index = lengths[:, None] + torch.arange(window, device=kept.device)
+    kept.copy_(both[torch.arange(len(kept), device=kept.device)[:, None], index])
+
+
+def grow(cache: Cache, n_tokens: int, resets: Tensor | None, lengths: Tensor | None) -> None:
+    """Advance the age of each row by its valid tokens, counting from its newest reset, in place."""
+    valid = torch.full_like(cache.age, n_tokens) if lengths is None else lengths
+    age = cache.age + valid
+    if resets is not None:
+        inside = resets & (torch.arange(n_tokens, device=resets.device) < valid[:, None])
+        newest = last_reset(inside)[:, -1]
+        age = torch.where(newest >= 0, valid - newest, age)
+    cache.age.copy_(age)

@@ -1,0 +1,1 @@
+"""Attention and products, one contract and several ways to compute it: tensors in, tensors out, no parameters."""

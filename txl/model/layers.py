@@ -1,0 +1,136 @@
+"""The decoder stack both Transformers share: ids -> embedding -> layers -> hidden states, with keys and values from
+outside.
+
+Knows nothing of how memory is kept between segments (`memory`, `cache`) or of the loss (`softmax`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from txl.config import ModelConfig
+from txl.model.attention import Attention, Geometry, RelativeBiases, make_geometry
+from txl.model.positions import ABSOLUTE, sinusoid
+
+
+def make_norm(config: ModelConfig) -> nn.Module:
+    """The normalisation the configuration names, over D."""
+    return nn.LayerNorm(config.d_model) if config.norm == "layer" else nn.RMSNorm(config.d_model, eps=1e-5)
+
+
+class FeedForward(nn.Module):
+    """Two products with a non-linearity between, B×T×D -> B×T×D; swiglu gates the inner width with a third."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.activation = config.activation
+        self.in_proj = nn.Linear(config.d_model, config.d_inner)
+        self.out_proj = nn.Linear(config.d_inner, config.d_model)
+        if self.activation == "swiglu":
+            self.gate_proj = nn.Linear(config.d_model, config.d_inner)
+        self.drop = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply to every position alike."""
+        inner = self.in_proj(x)
+        if self.activation == "swiglu":
+            inner = F.silu(self.gate_proj(x)) * inner
+        else:
+            inner = F.relu(inner) if self.activation == "relu" else F.gelu(inner)
+        out: Tensor = self.out_proj(self.drop(inner))
+        return out
+
+
+class Layer(nn.Module):
+    """Attention and feed-forward, each with dropout, a residual and a norm after it (the paper) or before it."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.pre_lnorm = config.pre_lnorm
+        self.attention = Attention(config)
+        self.attention_norm = make_norm(config)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_norm = make_norm(config)
+        self.drop = nn.Dropout(config.dropout)
+
+    def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of layer inputs, B×S×D -> twice B×S×H×E; each row depends on its own input alone."""
+        return self.attention.keys_values(self.attention_norm(x) if self.pre_lnorm else x)
+
+    def forward(self, x: Tensor, k: Tensor, v: Tensor, geometry: Geometry) -> Tensor:
+        """Layer inputs of the segment and keys and values of memory and segment -> layer outputs, B×T×D."""
+        if self.pre_lnorm:
+            x = x + self.drop(self.attention(self.attention_norm(x), k, v, geometry))
+            return x + self.drop(self.feed_forward(self.feed_forward_norm(x)))
+        x = self.attention_norm(x + self.drop(self.attention(x, k, v, geometry)))
+        normed: Tensor = self.feed_forward_norm(x + self.drop(self.feed_forward(x)))
+        return normed
+
+
+class Stack(nn.Module):
+    """Embedding, layers and, with pre-norm, the final norm."""
+
+    def __init__(self, config: ModelConfig, vocab_size: int) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(vocab_size, config.d_model)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.n_layer))
+        self.final_norm = make_norm(config) if config.pre_lnorm else nn.Identity()
+        self.drop = nn.Dropout(config.dropout)
+        shared = config.position == "relative" and not config.untie_r
+        self.biases = RelativeBiases(config) if shared else None
+        if config.position == "learned":
+            self.position_table = nn.Parameter(torch.zeros(config.tgt_len, config.d_model))
+
+    def embed(self, ids: Tensor, position: Tensor | None = None) -> Tensor:
+        """Scaled embedding plus, for absolute schemes, the vector of each position; int64 B×T twice -> B×T×D.
+
+        Raises ValueError where a learned table has too few positions.
+        """
+        x: Tensor = self.embedding(ids) * self.config.d_model**0.5
+        if self.config.position in ABSOLUTE:
+            assert position is not None
+            x = x + self.position_vectors(position, x.dtype)
+        dropped: Tensor = self.drop(x)
+        return dropped
+
+    def position_vectors(self, position: Tensor, dtype: torch.dtype) -> Tensor:
+        """B×T×D for absolute positions B×T."""
+        if self.config.position == "sinusoidal":
+            return sinusoid(torch.arange(position.shape[1], device=position.device), self.config.d_model, dtype)[
+                position
+            ]
+        if position.shape[1] > self.position_table.shape[0]:
+            raise ValueError(
+                f"position: learned holds {self.position_table.shape[0]} positions (model.tgt_len), the input has "
+                f"{position.shape[1]}: feed shorter segments, or train with sinusoidal positions"
+            )
+        return self.position_table[position]
+
+    def geometry(self, n_keys: int, first: Tensor | None, like: Tensor) -> Geometry:
+        """What all layers share in a pass over `n_keys` keys."""
+        return make_geometry(self.config, n_keys, first, like, self.biases, self.drop)
+
+    def forward(
+        self, ids: Tensor, position: Tensor, memory: Sequence[Tensor], first: Tensor | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Hidden states B×T×D and the input of each layer, for ids B×T after memory of B×M×D a layer (or none)."""
+        x = self.embed(ids, position)
+        n_memory = memory[0].shape[1] if memory else 0
+        geometry = self.geometry(n_memory + ids.shape[1], first, x)
+        inputs = []
+        for index, layer in enumerate(self.layers):
+            assert isinstance(layer, Layer)
+            inputs.append(x)
+            seen = torch.cat([memory[index].to(x.dtype), x], dim=1) if n_memory else x
+            x = layer(x, *layer.keys_values(seen), geometry)
+        return self.finish(x), inputs
+
+    def finish(self, x: Tensor) -> Tensor:
+        """The final norm, where there is one, and the last dropout."""
+        out: Tensor = self.drop(self.final_norm(x))
+        return out

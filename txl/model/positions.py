@@ -1,0 +1,54 @@
+"""Positions as the schemes see them: integer distances -> vectors, rotations or biases.
+
+Distances run over one axis of S columns in the order of the keys: column c holds the distance S - 1 - c, so the
+newest query finds its distances in place and every other query finds them by a shift (`kernels`). Knows nothing of
+text or memory.
+"""
+
+from __future__ import annotations
+
+import torch
+from einops import rearrange
+from torch import Tensor
+
+ABSOLUTE = ("learned", "sinusoidal")
+"""Schemes that add a vector to the embedding: a window that moves must be computed anew."""
+
+
+def distances(n_keys: int, *, limit: int | None, device: torch.device) -> Tensor:
+    """int64 S: the distance of each column, S - 1 down to 0, none above `limit` (Dai et al.'s clamp_len)."""
+    column = torch.arange(n_keys - 1, -1, -1, device=device)
+    return column if limit is None else column.clamp(max=limit)
+
+
+def angles(position: Tensor, width: int) -> Tensor:
+    """Position over wavelength, …×(width/2) float64: p / 10000^(2i/width) (Vaswani et al. 2017, section 3.5).
+
+    float64 on the CPU because 3,000 positions must stay 3,000 different angles, in bf16 models too.
+    """
+    wavelength = 10000.0 ** (torch.arange(0, width, 2, dtype=torch.float64) / width)
+    return position.cpu().to(torch.float64)[..., None] / wavelength
+
+
+def sinusoid(position: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+    """Integer positions … -> …×width: all sines, then all cosines, as the paper's code lays them out."""
+    angle = angles(position, width)
+    return torch.cat([angle.sin(), angle.cos()], dim=-1).to(device=position.device, dtype=dtype)
+
+
+def rotate(x: Tensor, position: Tensor) -> Tensor:
+    """Rotary embedding (Su et al. 2021): turn feature pairs of x, B×S×H×E, by the angles of int64 positions S.
+
+    Only differences of positions survive in a product of a rotated query and a rotated key.
+    """
+    angle = angles(position, x.shape[-1]).to(x.device)
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    cos, sin = (rearrange(f, "s e -> s 1 e").to(dtype) for f in (angle.cos(), angle.sin()))
+    even, odd = x.to(dtype).chunk(2, dim=-1)
+    return torch.cat([even * cos - odd * sin, odd * cos + even * sin], dim=-1).to(x.dtype)
+
+
+def alibi_slopes(n_head: int) -> Tensor:
+    """Slope of each head, float64 H: the geometric sequence that starts at 2^(-8/H) with that ratio (Press et al.
+    2022)."""
+    return 2.0 ** (-8.0 * torch.arange(1, n_head + 1, dtype=torch.float64) / n_head)
