@@ -4,6 +4,7 @@ or in full."""
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -31,6 +32,10 @@ OPTIONS: dict[str, Sequence[Any]] = {
     "norm": ("layer", "rms"),
     "activation": ("relu", "gelu", "swiglu"),
     "tie_weight": (True, False),
+    "cutoffs": ((), (4, 9)),
+    "div_val": (1, 2),
+    "d_embed": (None, 6),
+    "tie_projs": ("all", "all_but_first", "none"),
 }
 
 
@@ -41,14 +46,18 @@ pairwise."""
 
 def combinations(*, full: bool) -> list[ModelConfig]:
     """Every valid combination of ATTENTION_OPTIONS, or few combinations of all OPTIONS that hold each valid pair of
-    values."""
-    names = ATTENTION_OPTIONS if full else tuple(OPTIONS)
-    valid = [
-        config
-        for values in itertools.product(*(OPTIONS[name] for name in names))
-        if not model_problems(config := replace(BASE, **dict(zip(names, values, strict=True))), vocab_size=VOCAB)
-    ]
-    return valid if full else pairwise(valid)
+    values (each pair that 20,000 seeded draws hold)."""
+    if full:
+        return valid_configs(ATTENTION_OPTIONS, itertools.product(*(OPTIONS[name] for name in ATTENTION_OPTIONS)))
+    draw = random.Random(0)
+    drawn = {tuple(draw.choice(values) for values in OPTIONS.values()): None for _ in range(20_000)}
+    return pairwise(valid_configs(tuple(OPTIONS), drawn))
+
+
+def valid_configs(names: Sequence[str], drawn: Iterable[Sequence[Any]]) -> list[ModelConfig]:
+    """The configs of the given option values that the package accepts."""
+    configs = [replace(BASE, **dict(zip(names, values, strict=True))) for values in drawn]
+    return [config for config in configs if not model_problems(config, vocab_size=VOCAB)]
 
 
 def pairwise(configs: list[ModelConfig]) -> list[ModelConfig]:
@@ -58,12 +67,13 @@ def pairwise(configs: list[ModelConfig]) -> list[ModelConfig]:
         chosen = [(name, getattr(config, name)) for name in OPTIONS]
         return set(itertools.combinations(chosen, 2))
 
-    open_pairs = set().union(*(pairs(config) for config in configs))
+    held = [pairs(config) for config in configs]
+    open_pairs = set().union(*held)
     picked = []
     while open_pairs:
-        best = max(configs, key=lambda config: len(pairs(config) & open_pairs))
-        picked.append(best)
-        open_pairs -= pairs(best)
+        best = max(range(len(configs)), key=lambda index: len(held[index] & open_pairs))
+        picked.append(configs[best])
+        open_pairs -= held[best]
     return picked
 
 

@@ -17,7 +17,7 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass
 class Decoded:
-    """logits T×V, hidden T×D, and for each layer the inputs of the segment, T×D."""
+    """logits (or log-probabilities) T×V, hidden T×D, and for each layer the inputs of the segment, T×D."""
 
     logits: Array
     hidden: Array
@@ -57,8 +57,45 @@ def decode(
         x = apply_layer(config, named(weights, f"stack.layers.{layer}."), weights, np.concatenate([before, x]), seen)
     if config.pre_lnorm:
         x = np.stack([normalise(config, named(weights, "stack.final_norm."), row) for row in x])
-    matrix = weights["stack.embedding.weight"] if config.tie_weight else weights["head.weight"]
-    return Decoded(x @ matrix.T + weights["head.bias"], x, inputs)
+    return Decoded(np.stack([scores(config, weights, row) for row in x]), x, inputs)
+
+
+def cluster_of(config: Any, token: int) -> tuple[int, int]:
+    """The cluster a token lies in, and its row there."""
+    index = sum(token >= cut for cut in config.cutoffs)
+    return index, token - (0, *config.cutoffs)[index]
+
+
+def vector_of(config: Any, weights: dict[str, Array], token: int) -> Array:
+    """The embedding of a token: its row, projected where there are projections."""
+    index, row = cluster_of(config, token)
+    vector: Array = weights[f"stack.embedding.tables.{index}"][row]
+    projection = weights.get(f"stack.embedding.projections.{index if config.div_val > 1 else 0}")
+    return vector if projection is None else projection @ vector
+
+
+def scores(config: Any, weights: dict[str, Array], hidden: Array) -> Array:
+    """Logits of every token, or with cutoffs the log of its probability, one token at a time."""
+    n_clusters = len(config.cutoffs) + 1
+    own = {"all": 0, "all_but_first": 1, "none": n_clusters}[config.tie_projs]
+    logits = []
+    for index in range(n_clusters):
+        place = "head" if index < own else "stack.embedding"
+        number = 0 if place == "stack.embedding" and config.div_val == 1 else index
+        projection = weights.get(f"{place}.projections.{number}")
+        narrow = hidden if projection is None else np.array([column @ hidden for column in projection.T])
+        table = weights[f"{'stack.embedding.tables' if config.tie_weight else 'head.weights'}.{index}"]
+        rows = [row @ narrow + bias for row, bias in zip(table, weights[f"head.biases.{index}"], strict=True)]
+        if index == 0 and n_clusters > 1:
+            extra = zip(weights["head.cluster_weight"], weights["head.cluster_bias"], strict=True)
+            rows += [row @ narrow + bias for row, bias in extra]
+        logits.append(rows)
+    if n_clusters == 1:
+        return np.array(logits[0])
+    shares = [[score - math.log(sum(math.exp(s) for s in rows)) for score in rows] for rows in logits]
+    first = config.cutoffs[0]
+    rare = [shares[0][first + index - 1] + share for index in range(1, n_clusters) for share in shares[index]]
+    return np.array(shares[0][:first] + rare)
 
 
 def position(resets: list[bool], t: int) -> int:
@@ -80,7 +117,7 @@ def sinusoid(p: int, width: int) -> Array:
 
 def embed(config: Any, weights: dict[str, Array], token: int, p: int) -> Array:
     """Scaled embedding, plus the position's vector for absolute schemes."""
-    vector: Array = weights["stack.embedding.weight"][token] * math.sqrt(config.d_model)
+    vector: Array = vector_of(config, weights, token) * math.sqrt(config.d_model)
     if config.position == "sinusoidal":
         return vector + sinusoid(p, config.d_model)
     if config.position == "learned":

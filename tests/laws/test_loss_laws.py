@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
-from tests.models import BASE, TOLERANCE, VOCAB, assert_close, combinations, make_model, name_of, random_ids
+from tests import reference
+from tests.models import (
+    BASE,
+    TOLERANCE,
+    VOCAB,
+    assert_close,
+    combinations,
+    make_model,
+    name_of,
+    random_ids,
+    weights_of,
+)
 from txl.config import ModelConfig
 
 PAIRWISE = combinations(full=False)
@@ -29,6 +41,11 @@ def test_law_11_nll_comes_in_input_order_and_equals_minus_the_log_probability(
     assert out.nll.dtype == dtype
     expected = torch.tensor([[-log_probability[b, t, targets[b, t]] for t in range(5)] for b in range(2)])
     assert_close(out.nll, expected.to(dtype), tolerance=TOLERANCE[dtype])
+    for row in range(2):
+        window = config.mem_len if config.same_length else None
+        scores = reference.decode(config, weights_of(model), ids[row].tolist(), window=window).logits
+        shares = scores - np.log(np.exp(scores).sum(-1, keepdims=True))
+        assert_close(log_probability[row], shares, tolerance=TOLERANCE[dtype])
     assert_close(log_probability.exp().sum(-1), torch.ones(2, 5), tolerance=TOLERANCE[dtype])
 
 
@@ -91,7 +108,39 @@ def test_the_gradient_of_a_segment_treats_memory_as_a_constant() -> None:
 def test_a_uniform_model_scores_log_v_on_every_token() -> None:
     model = make_model(BASE)
     with torch.no_grad():
-        model.head.bias.zero_()
-        model.stack.embedding.weight.zero_()
+        model.head.biases[0].zero_()
+        model.stack.embedding.tables[0].zero_()
     nll = model(random_ids(2, 5), targets=random_ids(2, 5)).nll
     assert_close(nll, torch.full((2, 5), VOCAB).double().log(), tolerance=1e-12)
+
+
+@pytest.mark.parametrize("div_val", [1, 2, 4])
+@pytest.mark.parametrize("targets", [[[0, 1, 2]], [[5, 6, 12]], [[3, 4, 12]], [[-100, 9, -100]]])
+def test_law_13_clusters_without_targets_get_zero_gradients_and_bf16_stays_finite(
+    div_val: int, targets: list[list[int]]
+) -> None:
+    config = replace(BASE, cutoffs=(4, 9), div_val=div_val, d_embed=16, tie_weight=False, tie_projs="none")
+    model = make_model(config, dtype=torch.float32).train()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        nll = model(torch.tensor([[0, 1, 2]]), targets=torch.tensor(targets)).nll
+    assert nll.dtype == torch.float32
+    nll.sum().backward()
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
+    hit = {sum(target >= cut for cut in (4, 9)) for target in targets[0] if target >= 0}
+    for index in (1, 2):
+        assert bool(model.head.weights[index].grad.any()) == (index in hit)
+
+
+def test_a_training_step_at_267735_words_makes_no_tensor_of_positions_times_vocabulary() -> None:
+    """The largest tensor autograd keeps is below B·T·V numbers by far: only the clusters that targets hit are
+    scored."""
+    config = replace(BASE, cutoffs=(2000, 20_000), div_val=4, d_embed=16)
+    model = make_model(config, dtype=torch.float32, vocab=267_735).train()
+    ids = torch.arange(2 * 40).view(2, 40)
+    kept: list[int] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
+        nll = model(ids, targets=ids + 1).nll
+    nll.sum().backward()
+    tables = max(parameter.numel() for parameter in model.parameters())
+    assert max(kept) <= tables
+    assert max(kept) < 2 * 40 * 267_735 / 10

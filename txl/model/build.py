@@ -9,12 +9,14 @@ from torch import nn
 
 from txl.config import ConfigError, ModelConfig, model_problems
 from txl.model.attention import Attention, RelativeBiases
+from txl.model.embedding import Embedding
 from txl.model.layers import Stack
+from txl.model.lstm import LSTM
 from txl.model.softmax import Softmax
 from txl.model.transformer import Transformer
 from txl.model.transformer_xl import TransformerXL
 
-Model = TransformerXL | Transformer
+Model = TransformerXL | Transformer | LSTM
 
 
 def build_model(config: ModelConfig, vocab_size: int) -> Model:
@@ -25,18 +27,20 @@ def build_model(config: ModelConfig, vocab_size: int) -> Model:
     problems = model_problems(config, vocab_size=vocab_size)
     if problems:
         raise ConfigError(problems)
-    model = TransformerXL(config, vocab_size) if config.arch == "transformer_xl" else Transformer(config, vocab_size)
+    architectures: dict[str, type[Model]] = {"transformer_xl": TransformerXL, "transformer": Transformer, "lstm": LSTM}
+    model = architectures[config.arch](config, vocab_size)
     initialise(model, config)
     return model
 
 
 def initialise(model: nn.Module, config: ModelConfig) -> None:
-    """Every weight from N(0, init_std), every norm's gain from N(1, init_std), every bias 0, as the published code
+    """Every weight from N(0, init_std) (an LSTM's as torch draws them), projections of embedding and softmax from
+    N(0, proj_init_std), every norm's gain from N(1, init_std), every bias 0, as the published code
     has it."""
     for module in model.modules():
-        if isinstance(module, nn.Linear | nn.Embedding):
+        if isinstance(module, nn.Linear):
             nn.init.normal_(module.weight, std=config.init_std)
-            if isinstance(module, nn.Linear) and module.bias is not None:
+            if module.bias is not None:
                 nn.init.zeros_(module.bias)
         elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
             nn.init.normal_(module.weight, mean=1.0, std=config.init_std)
@@ -49,5 +53,10 @@ def initialise(model: nn.Module, config: ModelConfig) -> None:
             nn.init.normal_(module.distance_table, std=config.init_std)
         elif isinstance(module, Stack) and config.position == "learned":
             nn.init.normal_(module.position_table, std=config.init_std)
-        elif isinstance(module, Softmax) and module.weight is not None:
-            nn.init.normal_(module.weight, std=config.init_std)
+        elif isinstance(module, Embedding | Softmax):
+            for table in module.tables if isinstance(module, Embedding) else module.weights:
+                nn.init.normal_(table, std=config.init_std)
+            for projection in module.projections:
+                nn.init.normal_(projection, std=config.proj_init_std)
+            if isinstance(module, Softmax) and module.cluster_weight is not None:
+                nn.init.normal_(module.cluster_weight, std=config.init_std)

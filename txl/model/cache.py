@@ -10,6 +10,7 @@ experiment.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 
 import torch
 from torch import Tensor
@@ -22,13 +23,18 @@ RECOMPUTE_TOKENS = 16_384
 
 
 class Cache:
-    """Tensors with rows B first, and how old each row is."""
+    """Tensors with rows B first, and how old each row is.
 
-    def __init__(self, tensors: dict[str, Tensor], window: int, batch_size: int) -> None:
-        device = next(iter(tensors.values())).device
-        self.tensors = tensors
+    blank: what a fresh row holds, one row a tensor; valid: how many positions of a fresh row count as seen (0, or the
+    window where the model was trained with zeros in front of a text).
+    """
+
+    def __init__(self, blank: dict[str, Tensor], *, window: int, batch_size: int, valid: int = 0) -> None:
+        self.blank = blank
+        self.tensors = {name: row.expand(batch_size, *row.shape[1:]).clone() for name, row in blank.items()}
         self.window = window
-        self.age = torch.zeros(batch_size, dtype=torch.int64, device=device)
+        self.valid = valid
+        self.age = torch.zeros(batch_size, dtype=torch.int64, device=next(iter(blank.values())).device)
 
     @property
     def batch_size(self) -> int:
@@ -44,13 +50,23 @@ class Cache:
         """Forget the past of the given rows, or of all."""
         index = slice(None) if rows is None else torch.as_tensor(rows, dtype=torch.int64, device=self.age.device)
         self.age[index] = 0
-        for tensor in self.tensors.values():
-            tensor[index] = 0
+        for name, tensor in self.tensors.items():
+            tensor[index] = self.blank[name]
+
+    def past(self) -> Tensor:
+        """int64 B: positions a next token may see, at most the window."""
+        return (self.age + self.valid).clamp(max=self.window)
+
+    def check(self, ids: Tensor) -> None:
+        """Raise ValueError where the rows of `ids` are not this cache's."""
+        if ids.shape[0] != self.batch_size:
+            raise ValueError(f"the cache has {self.batch_size} rows but ids has {ids.shape[0]}")
 
     def select(self, rows: Tensor | Sequence[int]) -> Cache:
         """An independent cache of the given rows, in that order; a row may be named twice."""
         index = torch.as_tensor(rows, dtype=torch.int64, device=self.age.device)
-        chosen = Cache({name: tensor[index] for name, tensor in self.tensors.items()}, self.window, len(index))
+        chosen = copy(self)
+        chosen.tensors = {name: tensor[index] for name, tensor in self.tensors.items()}
         chosen.age = self.age[index]
         return chosen
 
@@ -77,27 +93,33 @@ class Cache:
             tensor.copy_(state[name])
 
 
-def key_value_cache(stack: Stack, batch_size: int, window: int, dtype: torch.dtype) -> Cache:
+@torch.no_grad()
+def key_value_cache(stack: Stack, batch_size: int, window: int) -> Cache:
     """Room for `window` keys and values a layer and row, B×window×H×E, newest last."""
-    config = stack.config
-    shape = (batch_size, window, config.n_head, config.d_head)
-    device = stack.embedding.weight.device
-    names = [f"{kind}.{index}" for index in range(config.n_layer) for kind in ("keys", "values")]
-    return Cache({name: torch.zeros(shape, dtype=dtype, device=device) for name in names}, window, batch_size)
+    zeros = stack.embedding.tables[0].new_zeros(1, window, stack.config.d_model)
+    blank: dict[str, Tensor] = {}
+    for index, layer in enumerate(stack.layers):
+        assert isinstance(layer, Layer)
+        keys, values = layer.keys_values(zeros)
+        blank |= {f"keys.{index}": keys, f"values.{index}": values}
+    valid = window if stack.config.initial_memory == "zeros" else 0
+    return Cache(blank, window=window, batch_size=batch_size, valid=valid)
 
 
 def token_cache(stack: Stack, batch_size: int, window: int) -> Cache:
     """Room for the last `window` ids of a row, int64 B×window, newest last."""
-    ids = torch.zeros(batch_size, window, dtype=torch.int64, device=stack.embedding.weight.device)
-    return Cache({"ids": ids}, window, batch_size)
+    ids = torch.zeros(1, window, dtype=torch.int64, device=stack.embedding.tables[0].device)
+    return Cache({"ids": ids}, window=window, batch_size=batch_size)
 
 
 def advance_cached(stack: Stack, ids: Tensor, cache: Cache, resets: Tensor | None, lengths: Tensor | None) -> Tensor:
     """Hidden states of new tokens from kept keys and values; each token of the past is projected once, when it
     comes."""
+    if resets is not None and cache.valid:
+        raise ValueError("resets need initial_memory: empty; zeros in front of a document cannot begin inside a chunk")
     n_tokens = ids.shape[1]
-    filled = min(cache.window, int(cache.age.max()))
-    past = cache.age.clamp(max=filled)
+    past = cache.past()
+    filled = int(past.max())
     window = cache.window - int(stack.config.window_includes_self)
     first = first_visible(past, filled, n_tokens, resets, window=window)
     x = stack.embed(ids)

@@ -11,9 +11,12 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from txl.config import ModelConfig
 from txl.model.attention import Attention, Geometry, RelativeBiases, make_geometry
+from txl.model.dropout import Dropout
+from txl.model.embedding import Embedding
 from txl.model.positions import ABSOLUTE, sinusoid
 
 
@@ -32,7 +35,7 @@ class FeedForward(nn.Module):
         self.out_proj = nn.Linear(config.d_inner, config.d_model)
         if self.activation == "swiglu":
             self.gate_proj = nn.Linear(config.d_model, config.d_inner)
-        self.drop = nn.Dropout(config.dropout)
+        self.drop = Dropout(config.dropout, locked=config.locked_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply to every position alike."""
@@ -55,11 +58,17 @@ class Layer(nn.Module):
         self.attention_norm = make_norm(config)
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = make_norm(config)
-        self.drop = nn.Dropout(config.dropout)
+        self.drop = Dropout(config.dropout, locked=config.locked_dropout)
 
     def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of layer inputs, B×S×D -> twice B×S×H×E; each row depends on its own input alone."""
         return self.attention.keys_values(self.attention_norm(x) if self.pre_lnorm else x)
+
+    def read(self, x: Tensor, old: Tensor | None, geometry: Geometry) -> Tensor:
+        """Layer inputs of the segment, B×T×D, and of memory, B×M×D -> layer outputs, B×T×D."""
+        seen = x if old is None else torch.cat([old, x], dim=1)
+        out: Tensor = self(x, *self.keys_values(seen), geometry)
+        return out
 
     def forward(self, x: Tensor, k: Tensor, v: Tensor, geometry: Geometry) -> Tensor:
         """Layer inputs of the segment and keys and values of memory and segment -> layer outputs, B×T×D."""
@@ -77,10 +86,10 @@ class Stack(nn.Module):
     def __init__(self, config: ModelConfig, vocab_size: int) -> None:
         super().__init__()
         self.config = config
-        self.embedding = nn.Embedding(vocab_size, config.d_model)
+        self.embedding = Embedding(config, vocab_size)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.n_layer))
         self.final_norm = make_norm(config) if config.pre_lnorm else nn.Identity()
-        self.drop = nn.Dropout(config.dropout)
+        self.drop = Dropout(config.dropout, locked=config.locked_dropout)
         shared = config.position == "relative" and not config.untie_r
         self.biases = RelativeBiases(config) if shared else None
         if config.position == "learned":
@@ -126,8 +135,11 @@ class Stack(nn.Module):
         for index, layer in enumerate(self.layers):
             assert isinstance(layer, Layer)
             inputs.append(x)
-            seen = torch.cat([memory[index].to(x.dtype), x], dim=1) if n_memory else x
-            x = layer(x, *layer.keys_values(seen), geometry)
+            old = memory[index].to(x.dtype) if n_memory else None
+            if self.config.activation_checkpointing and torch.is_grad_enabled():
+                x = checkpoint(layer.read, x, old, geometry, use_reentrant=False)
+            else:
+                x = layer.read(x, old, geometry)
         return self.finish(x), inputs
 
     def finish(self, x: Tensor) -> Tensor:

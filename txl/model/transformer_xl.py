@@ -25,7 +25,7 @@ class TransformerXL(nn.Module):
         self.config = config
         self.vocab_size = vocab_size
         self.stack = Stack(config, vocab_size)
-        self.head = Softmax(vocab_size, config.d_model, tied=config.tie_weight)
+        self.head = Softmax(config, vocab_size)
 
     def forward(
         self, ids: Tensor, memory: Memory | None = None, targets: Tensor | None = None, resets: Tensor | None = None
@@ -61,18 +61,18 @@ class TransformerXL(nn.Module):
     def fresh_memory(self, ids: Tensor) -> Memory:
         """Memory before the first segment: no rows, or `mem_len` rows of zeros that count as valid."""
         rows = self.config.mem_len if self.config.initial_memory == "zeros" else 0
-        weight = self.stack.embedding.weight
+        weight = self.stack.embedding.tables[0]
         empty = torch.zeros(len(ids), rows, self.config.d_model, dtype=weight.dtype, device=weight.device)
         length = torch.full((len(ids),), rows, dtype=torch.int64, device=ids.device)
         return Memory((empty,) * self.config.n_layer, length)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Unnormalised log-probabilities of the next token, …×D -> …×V."""
-        return self.head.logits(hidden, self.stack.embedding.weight)
+        return self.head.logits(hidden, self.stack.embedding)
 
     def nll(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """Nats of each target, B×T×D and int64 B×T -> B×T; 0 where a target is -100."""
-        return self.head.nll(hidden, targets, self.stack.embedding.weight)
+        return self.head.nll(hidden, targets, self.stack.embedding)
 
     @property
     def default_window(self) -> int:
@@ -89,7 +89,7 @@ class TransformerXL(nn.Module):
         window = self.default_window if window is None else window
         if self.config.position in ABSOLUTE:
             return token_cache(self.stack, batch_size, window)
-        return key_value_cache(self.stack, batch_size, window, self.stack.embedding.weight.dtype)
+        return key_value_cache(self.stack, batch_size, window)
 
     def advance(
         self, ids: Tensor, cache: Cache, *, resets: Tensor | None = None, lengths: Tensor | None = None
@@ -100,7 +100,6 @@ class TransformerXL(nn.Module):
         resets: bool B×T, True where a document begins. lengths: int64 B, valid tokens of each row; what stands to the
         right of them is padding, never kept, its hidden states meaningless. Call in eval mode without gradients.
         """
-        if ids.shape[0] != cache.batch_size:
-            raise ValueError(f"the cache has {cache.batch_size} rows but ids has {ids.shape[0]}")
+        cache.check(ids)
         advance = advance_recomputed if self.config.position in ABSOLUTE else advance_cached
         return advance(self.stack, ids, cache, resets, lengths)

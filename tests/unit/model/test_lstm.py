@@ -1,0 +1,114 @@
+"""The LSTM baseline against plain loops, and through the contract of memory, resets and streaming."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.models import BASE, assert_close, make_model, random_ids, weights_of
+from txl.config import ModelConfig
+from txl.model import Memory
+
+CONFIG = ModelConfig(arch="lstm", n_layer=2, d_model=6, position="none", tgt_len=5, mem_len=0, init_std=0.3)
+
+
+def sigmoid(x: Any) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+def decode(weights: dict[str, Any], ids: list[int]) -> Any:
+    """Logits T×V of one row by the equations of an LSTM cell, gates in the order input, forget, cell, output."""
+    width = 6
+    state = [(np.zeros(width), np.zeros(width)) for _ in range(2)]
+    logits = []
+    for token in ids:
+        x = weights["embedding.tables.0"][token] * np.sqrt(width)
+        for layer in range(2):
+            h, c = state[layer]
+            w = {name.rpartition(".")[2]: v for name, v in weights.items() if name.startswith(f"layers.{layer}.")}
+            gates = w["weight_ih_l0"] @ x + w["bias_ih_l0"] + w["weight_hh_l0"] @ h + w["bias_hh_l0"]
+            i, f, g, o = (gates[n * width : (n + 1) * width] for n in range(4))
+            c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+            h = sigmoid(o) * np.tanh(c)
+            state[layer] = (h, c)
+            x = h
+        logits.append(weights["embedding.tables.0"] @ x + weights["head.biases.0"])
+    return np.stack(logits)
+
+
+def test_segments_with_memory_equal_the_loops_over_the_whole_text() -> None:
+    model = make_model(CONFIG)
+    ids = random_ids(2, 11)
+    memory, logits = None, []
+    for part in ids.split([5, 1, 3, 2], dim=1):
+        out = model(part, memory)
+        memory = out.memory
+        logits.append(out.logits)
+    assert memory.length.tolist() == [11, 11]
+    assert all(tensor.grad_fn is None for tensor in memory.layers)
+    for row in range(2):
+        assert_close(torch.cat(logits, dim=1)[row], decode(weights_of(model), ids[row].tolist()), tolerance=1e-10)
+
+
+@pytest.mark.parametrize("where", [0, 2, 4])
+def test_a_reset_equals_a_fresh_text_and_leaves_other_rows_alone(where: int) -> None:
+    model = make_model(CONFIG)
+    ids = random_ids(2, 10)
+    memory = model(ids[:, :5]).memory
+    resets = torch.zeros(2, 5, dtype=torch.bool)
+    resets[1, where] = True
+    out, plain = model(ids[:, 5:], memory, resets=resets), model(ids[:, 5:], memory)
+    assert_close(out.logits[0], plain.logits[0], tolerance=1e-12)
+    assert_close(out.logits[1, :where], plain.logits[1, :where], tolerance=1e-12)
+    assert_close(out.logits[1, where:], decode(weights_of(model), ids[1, 5 + where :].tolist()), tolerance=1e-10)
+    assert out.memory.length.tolist() == [10, 5 - where]
+
+
+def test_streaming_in_any_chunks_with_ragged_rows_equals_the_loops() -> None:
+    model = make_model(CONFIG)
+    ids = random_ids(2, 9)
+    cache = model.new_cache(2)
+    n_bytes = cache.nbytes
+    with torch.no_grad():
+        first = model.logits(model.advance(ids[:, :4], cache, lengths=torch.tensor([4, 1])))
+        both = torch.stack([ids[0, 4:9], ids[1, 1:6]])
+        second = model.logits(model.advance(both, cache, lengths=torch.tensor([5, 2])))
+    assert cache.age.tolist() == [9, 3]
+    assert cache.nbytes == n_bytes
+    assert_close(torch.cat([first[0], second[0]]), decode(weights_of(model), ids[0].tolist()), tolerance=1e-10)
+    assert_close(
+        torch.cat([first[1, :1], second[1, :2]]), decode(weights_of(model), ids[1, :3].tolist()), tolerance=1e-10
+    )
+
+
+def test_every_parameter_gets_a_gradient_and_ignored_targets_count_nothing() -> None:
+    model = make_model(replace(CONFIG, cutoffs=(4, 9), div_val=2, dropout=0.2)).train()
+    targets = torch.tensor([[1, 2, -100, 3, 0], [-100, -100, 2, 2, 2]])
+    nll = model(random_ids(2, 5), targets=targets).nll
+    assert torch.equal(nll == 0, targets == -100)
+    nll.sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_memory_of_another_batch_size_is_refused() -> None:
+    model = make_model(CONFIG)
+    memory = model(random_ids(2, 5)).memory
+    with pytest.raises(ValueError, match="memory has 2 rows but ids has 3"):
+        model(random_ids(3, 5), memory)
+    assert isinstance(memory.select([1]), Memory)
+    assert model.reach(5) is None
+
+
+def test_activation_checkpointing_and_its_absence_give_the_same_gradients() -> None:
+    """Here because it needs a model of its own: same loss and gradients to the bit, with dropout drawn alike."""
+    grads = []
+    for again in (False, True):
+        model = make_model(replace(BASE, dropout=0.3, activation_checkpointing=again)).train()
+        torch.manual_seed(3)
+        model(random_ids(2, 5), targets=random_ids(2, 5, seed=2)).nll.sum().backward()
+        grads.append([parameter.grad for parameter in model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True))

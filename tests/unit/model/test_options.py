@@ -1,0 +1,116 @@
+"""Options of the model that no law speaks of: initial zeros, windows that count the query, locked dropout,
+initialisation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from tests import reference
+from tests.models import BASE, VOCAB, assert_close, make_model, random_ids, read_in_segments, weights_of
+from txl.config import ConfigError
+from txl.model import build_model
+from txl.model.dropout import Dropout
+from txl.model.softmax import auto_cutoffs
+
+
+@pytest.mark.parametrize("pre_lnorm", [False, True])
+def test_initial_zeros_are_attended_in_segments_and_in_streaming(pre_lnorm: bool) -> None:
+    config = replace(BASE, initial_memory="zeros", same_length=True, pre_lnorm=pre_lnorm)
+    model = make_model(config)
+    ids = random_ids(2, 11)
+    zeros = [np.zeros((7, 10)) for _ in range(2)]
+    cache = model.new_cache(2)
+    with torch.no_grad():
+        streamed = torch.cat([model.logits(model.advance(part, cache)) for part in ids.split([3, 8], dim=1)], dim=1)
+    segments, _ = read_in_segments(model, ids, [5, 5, 1])
+    for row in range(2):
+        expected = reference.decode(config, weights_of(model), ids[row].tolist(), past=zeros, window=7).logits
+        assert_close(segments[row], expected, tolerance=1e-10)
+        assert_close(streamed[row], expected, tolerance=1e-10)
+    assert not np.allclose(expected, reference.decode(config, weights_of(model), ids[1].tolist(), window=7).logits)
+    cache.reset([1])
+    with torch.no_grad():
+        again = model.logits(model.advance(ids, cache))
+    assert_close(again[1], expected, tolerance=1e-10)
+
+
+def test_initial_zeros_refuse_resets_inside_a_segment() -> None:
+    model = make_model(replace(BASE, initial_memory="zeros"))
+    with pytest.raises(ValueError, match="initial_memory: empty"):
+        model(random_ids(2, 5), resets=torch.ones(2, 5, dtype=torch.bool))
+    with pytest.raises(ValueError, match="initial_memory: empty"):
+        model.advance(random_ids(2, 5), model.new_cache(2), resets=torch.ones(2, 5, dtype=torch.bool))
+
+
+def test_a_window_that_includes_the_query_is_one_shorter() -> None:
+    config = replace(BASE, same_length=True, window_includes_self=True, mem_len=3)
+    model = make_model(config)
+    ids = random_ids(1, 9)
+    expected = reference.decode(config, weights_of(model), ids[0].tolist(), window=2).logits
+    assert_close(read_in_segments(model, ids, [4, 5])[0][0], expected, tolerance=1e-10)
+    cache = model.new_cache(1)
+    assert_close(model.logits(model.advance(ids, cache))[0], expected, tolerance=1e-10)
+
+
+def test_locked_dropout_keeps_one_mask_for_all_positions() -> None:
+    x = torch.ones(3, 50, 40)
+    locked = Dropout(0.5, locked=True).train()(x)
+    assert torch.equal(locked, locked[:, :1].expand_as(x))
+    assert set(locked.unique().tolist()) == {0.0, 2.0}
+    assert not torch.equal(locked[0], locked[1])
+    free = Dropout(0.5).train()(x)
+    assert not torch.equal(free, free[:, :1].expand_as(x))
+    assert Dropout(0.5).eval()(x) is x
+
+
+def test_a_learned_table_refuses_longer_input_with_both_numbers() -> None:
+    model = make_model(replace(BASE, position="learned", mem_len=0))
+    with pytest.raises(ValueError, match=r"holds 5 positions .* the input has 6"):
+        model(random_ids(1, 6))
+
+
+def test_shaw_reuses_its_last_row_beyond_its_table() -> None:
+    config = replace(BASE, position="shaw", mem_len=3, tgt_len=2)
+    model = make_model(config)
+    ids = random_ids(1, 9)
+    expected = reference.decode(config, weights_of(model), ids[0].tolist()).logits
+    assert model.stack.layers[0].attention.distance_table.shape == (5, 3, 4)
+    assert_close(model(ids).logits[0], expected, tolerance=1e-10)
+
+
+def test_an_impossible_model_is_refused_with_every_problem() -> None:
+    with pytest.raises(ConfigError) as caught:
+        build_model(replace(BASE, d_model=9, mem_len=-1), 1)
+    assert "model.mem_len" in str(caught.value)
+    with pytest.raises(ConfigError, match=r"\[4, 13\] with a vocabulary of 13"):
+        build_model(replace(BASE, cutoffs=(4, 13)), VOCAB)
+
+
+def test_initial_weights_have_the_published_spread() -> None:
+    torch.manual_seed(0)
+    config = replace(BASE, d_model=200, d_inner=300, init_std=0.02, d_embed=100, proj_init_std=0.01)
+    model = build_model(config, 500)
+    spread = {name: (value.mean().item(), value.std().item()) for name, value in model.named_parameters()}
+    layer = "stack.layers.0."
+    for name, mean, std in (
+        ("stack.embedding.tables.0", 0.0, 0.02),
+        ("stack.embedding.projections.0", 0.0, 0.01),
+        (layer + "attention.q_proj.weight", 0.0, 0.02),
+        (layer + "feed_forward.in_proj.weight", 0.0, 0.02),
+        (layer + "feed_forward.in_proj.bias", 0.0, 0.0),
+        (layer + "attention_norm.weight", 1.0, 0.02),
+        (layer + "attention_norm.bias", 0.0, 0.0),
+    ):
+        assert spread[name][0] == pytest.approx(mean, abs=0.006)
+        assert spread[name][1] == pytest.approx(std, rel=0.15)
+
+
+def test_auto_cutoffs_cover_the_shares_of_the_counts() -> None:
+    counts = torch.tensor([50, 30, 8, 4, 3, 3, 1, 1])
+    assert auto_cutoffs(counts, (0.8, 0.92, 0.98)) == (2, 4, 6)
+    assert auto_cutoffs(torch.tensor([99, 1]), (0.8, 0.92)) == (1,)
+    assert auto_cutoffs(torch.tensor([1]), (0.5,)) == ()
