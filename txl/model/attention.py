@@ -13,7 +13,8 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from txl.config import ModelConfig
-from txl.model.kernels.attend import RelativeTerm, attend
+from txl.model.kernels.attend import Backend, attend
+from txl.model.kernels.term import RelativeTerm
 from txl.model.positions import alibi_slopes, distances, rotate, sinusoid
 
 
@@ -71,6 +72,7 @@ class Attention(nn.Module):
         self.position = config.position
         self.n_head = config.n_head
         self.dropatt = config.dropatt
+        self.backend: Backend = "auto"
         inner = config.n_head * config.d_head
         self.q_proj = nn.Linear(config.d_model, inner, bias=False)
         self.k_proj = nn.Linear(config.d_model, inner, bias=False)
@@ -97,9 +99,8 @@ class Attention(nn.Module):
         if self.position == "rotary":
             steps = torch.arange(geometry.n_keys, device=x.device)
             q, k = rotate(q, steps[geometry.n_keys - x.shape[1] :]), rotate(k, steps)
-        mixed = attend(
-            q, k, v, self.term(geometry), first=geometry.first, dropatt=self.dropatt if self.training else 0.0
-        )
+        dropatt = self.dropatt if self.training else 0.0
+        mixed = attend(q, k, v, self.term(geometry), first=geometry.first, dropatt=dropatt, backend=self.backend)
         out: Tensor = self.o_proj(rearrange(mixed, "b t h e -> b t (h e)"))
         return out
 

@@ -1,35 +1,32 @@
 """The one contract of attention: queries, keys, values and what position adds -> the weighted values.
 
 Knows nothing of modules, memory or where keys came from: a query sees the keys from `first` to its own, whatever they
-are.
+are. Which backend computes it is a matter of speed alone; every one passes the same test against `reference`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Literal
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from txl.model.kernels import reference
+from txl.model.kernels import blocked, decode, reference, sdpa
+from txl.model.kernels.term import RelativeTerm
 
-
-@dataclass(frozen=True)
-class RelativeTerm:
-    """What a scheme adds to the score of a query and a key for the distance between them; any part may be None.
-
-    r: S×H×E, the vector of each distance, column c for distance S - 1 - c; adds (q + bias_v) · r.
-    bias_u, bias_v: H×E, added to the query of the content and of the position product.
-    bias: H×S, a number for each distance, same columns, added after scaling.
-    """
-
-    r: Tensor | None = None
-    bias_u: Tensor | None = None
-    bias_v: Tensor | None = None
-    bias: Tensor | None = None
+Backend = Literal["auto", "reference", "blocked", "batched", "sdpa", "decode"]
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, term: RelativeTerm, *, first: Tensor | None = None, dropatt: float = 0.0
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    term: RelativeTerm,
+    *,
+    first: Tensor | None = None,
+    dropatt: float = 0.0,
+    backend: Backend = "auto",
 ) -> Tensor:
     """Causal attention of T queries over S = M + T keys, query i standing at key M + i.
 
@@ -38,5 +35,29 @@ def attend(
     q: B×T×H×E.  k, v: B×S×H×E, oldest first.  first: int64 B×T, the oldest key each query sees; None means key 0.
     dropatt: probability with which an attention weight is dropped; pass 0 in evaluation.
     Returns B×T×H×E in the dtype of v (Dai et al. 2019, section 3.3; the scale multiplies both products).
+    Raises ValueError where the backend cannot do what is asked (`decode`: more than one query, or gradients).
     """
-    return reference.attend(q, k, v, term, first=first, dropatt=dropatt)
+    keep = keep_mask(q, k, dropatt) if dropatt else None
+    name = choose(q, k, v, term, dropped=keep is not None) if backend == "auto" else backend
+    if name == "reference":
+        return reference.attend(q, k, v, term, first=first, keep=keep)
+    if name == "decode":
+        return decode.attend(q, k, v, term, first=first, keep=keep)
+    if name == "sdpa":
+        return sdpa.attend(q, k, v, term, first=first, keep=keep)
+    return blocked.attend(q, k, v, term, first=first, keep=keep, whole=name == "batched")
+
+
+def choose(q: Tensor, k: Tensor, v: Tensor, term: RelativeTerm, *, dropped: bool) -> Backend:
+    """The fastest backend seen for this device, these sizes and this kind of position."""
+    learning = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (q, k, v))
+    if q.shape[1] == 1 and not learning:
+        return "decode"
+    if q.device.type == "cpu" and (term.r is not None or dropped):
+        return "blocked"
+    return "sdpa"
+
+
+def keep_mask(q: Tensor, k: Tensor, p: float) -> Tensor:
+    """B×H×T×S: 0 where an attention weight is dropped, 1/(1-p) elsewhere."""
+    return F.dropout(q.new_ones(q.shape[0], q.shape[2], q.shape[1], k.shape[1]), p)

@@ -3,14 +3,11 @@ the others."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from txl.model.kernels.attend import RelativeTerm
+from txl.model.kernels.term import RelativeTerm, plus
 
 
 def rel_shift(x: Tensor) -> Tensor:
@@ -23,8 +20,8 @@ def rel_shift(x: Tensor) -> Tensor:
         4 3 2 1 0        4 3 2 1 0
 
     The dots are future keys and hold whatever the copy left there; the causal mask covers them. One pad and two views
-    do it (Dai et al. 2019, appendix B): after a pad column in front, the flat storage read in rows of S is the
-    shifted matrix.
+    do it (Dai et al. 2019, appendix B): after a pad column in front, the flat storage read in rows of S is the shifted
+    matrix.
     """
     n_queries, n_keys = x.shape[-2:]
     padded = F.pad(x, (1, 0)).reshape(*x.shape[:-2], n_keys + 1, n_queries)
@@ -39,18 +36,16 @@ def visible(n_queries: int, n_keys: int, first: Tensor | None, device: torch.dev
     return causal if first is None else causal & (key >= first[:, None, :, None])
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, term: RelativeTerm, *, first: Tensor | None, dropatt: float) -> Tensor:
-    """The contract of `txl.model.kernels.attend.attend`."""
+def attend(q: Tensor, k: Tensor, v: Tensor, term: RelativeTerm, *, first: Tensor | None, keep: Tensor | None) -> Tensor:
+    """The contract of `attend.attend`; keep: B×H×T×S factors of the attention weights."""
     n_queries, n_keys = q.shape[1], k.shape[1]
     scale = q.shape[-1] ** -0.5
-    content = q if term.bias_u is None else q + term.bias_u.to(q.dtype)
-    score = torch.einsum("bthe,bshe->bhts", content, k) * scale
+    score = torch.einsum("bthe,bshe->bhts", plus(q, term.bias_u), k) * scale
     if term.r is not None:
-        position = q if term.bias_v is None else q + term.bias_v.to(q.dtype)
-        score = score + rel_shift(torch.einsum("bthe,she->bhts", position, term.r) * scale)
+        score = score + rel_shift(torch.einsum("bthe,she->bhts", plus(q, term.bias_v), term.r) * scale)
     score = score.to(torch.promote_types(score.dtype, torch.float32))
     if term.bias is not None:
         score = score + rel_shift(term.bias.to(score.dtype)[:, None].expand(-1, n_queries, -1))
     score = score.masked_fill(~visible(n_queries, n_keys, first, q.device), float("-inf"))
-    weight = F.dropout(score.softmax(dim=-1), dropatt).to(v.dtype)
-    return torch.einsum("bhts,bshe->bthe", weight, v)
+    weight = score.softmax(dim=-1).to(v.dtype)
+    return torch.einsum("bhts,bshe->bthe", weight if keep is None else weight * keep.to(v.dtype), v)

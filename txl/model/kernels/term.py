@@ -1,0 +1,27 @@
+"""What a position scheme adds to a score, as tensors: the part of the contract that differs between schemes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class RelativeTerm:
+    """What a scheme adds to the score of a query and a key for the distance between them; any part may be None.
+
+    r: S×H×E, the vector of each distance, column c for distance S - 1 - c; adds (q + bias_v) · r.
+    bias_u, bias_v: H×E, added to the query of the content and of the position product.
+    bias: H×S, a number for each distance, same columns, added after scaling; a constant, never learned.
+    """
+
+    r: Tensor | None = None
+    bias_u: Tensor | None = None
+    bias_v: Tensor | None = None
+    bias: Tensor | None = None
+
+
+def plus(q: Tensor, bias: Tensor | None) -> Tensor:
+    """q with a bias H×E added in q's dtype."""
+    return q if bias is None else q + bias.to(q.dtype)
