@@ -265,7 +265,7 @@ def test_law_09_positions_are_integers_and_three_thousand_of_them_stay_distinct_
     assert distance.tolist() == list(range(2999, -1, -1))
     assert len(sinusoid(distance, 410, torch.bfloat16).unique(dim=0)) == 3000
     model = make_model(replace(BASE, d_model=64, mem_len=2995), dtype=torch.bfloat16)
-    table = model.stack.geometry(3000, None, torch.zeros(1, dtype=torch.bfloat16)).R
+    table = model.stack.geometry(3000, torch.zeros(1, dtype=torch.bfloat16)).R
     assert table is not None
     assert table.dtype == torch.bfloat16
     assert len(table.unique(dim=0)) == 3000

@@ -128,10 +128,24 @@ class ModelConfig:
     """LayerNorm or RMSNorm."""
     activation: Literal["relu", "gelu", "swiglu"] = "relu"
     """Non-linearity of the feed-forward block."""
+    cutoffs: tuple[int, ...] = ()
+    """Ids at which the vocabulary, most frequent first, is cut into clusters of the adaptive embedding and softmax."""
+    div_val: int = 1
+    """Each cluster's vectors are narrower than the one's before by this factor."""
+    d_embed: int | None = None
+    """Width of the first cluster's vectors before their projection; null: d_model."""
     tie_weight: bool = True
-    """Whether the softmax shares the embedding's matrix."""
+    """Whether the softmax shares the embedding's matrices."""
+    tie_projs: Literal["all", "all_but_first", "none"] = "all"
+    """Which clusters of the softmax share the embedding's projections."""
     init_std: float = 0.02
     """Standard deviation of the initial weights."""
+    proj_init_std: float = 0.01
+    """Standard deviation of the initial projections of embedding and softmax."""
+    locked_dropout: bool = False
+    """Whether dropout keeps one mask for all positions of a segment (variational dropout) instead of one a position."""
+    activation_checkpointing: bool = False
+    """Whether layers are computed again in the backward pass instead of kept: less memory, about a third more time."""
     initial_memory: Literal["empty", "zeros"] = "empty"
     """empty: nothing is attended before the first token; zeros: zero vectors are, as some imported checkpoints
     expect."""

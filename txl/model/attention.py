@@ -20,34 +20,28 @@ from txl.model.positions import alibi_slopes, distances, rotate, sinusoid
 
 @dataclass(frozen=True)
 class Geometry:
-    """Where queries and keys of one forward pass stand, the same for every layer.
+    """The distances between queries and keys of one forward pass, the same for every layer.
 
-    n_keys: S.  first: int64 B×T or None, the oldest key each query sees.
     R: S×D, the sinusoid of each distance, column c for distance S - 1 - c (relative), already dropped out.
     distance: int64 S, the clamped distances themselves (shaw, alibi).
-    bias_u, bias_v: H×E, where the layers share one pair.
+    biases: u and v, where the layers share one pair.
     """
 
-    n_keys: int
-    first: Tensor | None = None
     R: Tensor | None = None
     distance: Tensor | None = None
-    bias_u: Tensor | None = None
-    bias_v: Tensor | None = None
+    biases: RelativeBiases | None = None
 
 
 def make_geometry(
-    config: ModelConfig, n_keys: int, first: Tensor | None, like: Tensor, shared: RelativeBiases | None, drop: nn.Module
+    config: ModelConfig, n_keys: int, like: Tensor, shared: RelativeBiases | None, drop: nn.Module
 ) -> Geometry:
     """The geometry of a pass over `n_keys` keys; `like` gives device and dtype, `drop` is the dropout on positions."""
-    bias_u, bias_v = (None, None) if shared is None else (shared.bias_u, shared.bias_v)
     if config.position not in ("relative", "shaw", "alibi"):
-        return Geometry(n_keys, first)
+        return Geometry()
     distance = distances(n_keys, limit=config.clamp_len, device=like.device)
     if config.position != "relative":
-        return Geometry(n_keys, first, distance=distance)
-    table = drop(sinusoid(distance, config.d_model, like.dtype))
-    return Geometry(n_keys, first, R=table, bias_u=bias_u, bias_v=bias_v)
+        return Geometry(distance=distance)
+    return Geometry(R=drop(sinusoid(distance, config.d_model, like.dtype)), biases=shared)
 
 
 class RelativeBiases(nn.Module):
@@ -93,14 +87,17 @@ class Attention(nn.Module):
             rearrange(v, "b s (h e) -> b s h e", h=self.n_head),
         )
 
-    def forward(self, x: Tensor, k: Tensor, v: Tensor, geometry: Geometry) -> Tensor:
-        """Attend from the T newest positions, x B×T×D, to S keys and values, B×S×H×E: B×T×D."""
+    def forward(self, x: Tensor, k: Tensor, v: Tensor, term: RelativeTerm, first: Tensor | None) -> Tensor:
+        """Attend from the T newest positions, x B×T×D, to S keys and values, B×S×H×E: B×T×D.
+
+        term: what `term` gave for S keys. first: int64 B×T, the oldest key each query sees, None for key 0.
+        """
         q = rearrange(self.q_proj(x), "b t (h e) -> b t h e", h=self.n_head)
         if self.position == "rotary":
-            steps = torch.arange(geometry.n_keys, device=x.device)
-            q, k = rotate(q, steps[geometry.n_keys - x.shape[1] :]), rotate(k, steps)
+            steps = torch.arange(k.shape[1], device=x.device)
+            q, k = rotate(q, steps[k.shape[1] - x.shape[1] :]), rotate(k, steps)
         dropatt = self.dropatt if self.training else 0.0
-        mixed = attend(q, k, v, self.term(geometry), first=geometry.first, dropatt=dropatt, backend=self.backend)
+        mixed = attend(q, k, v, term, first=first, dropatt=dropatt, backend=self.backend)
         out: Tensor = self.o_proj(rearrange(mixed, "b t h e -> b t (h e)"))
         return out
 
@@ -108,7 +105,8 @@ class Attention(nn.Module):
         """What this layer's scheme adds to a score for the distance between query and key."""
         if self.position == "relative":
             r = rearrange(self.r_proj(geometry.R), "s (h e) -> s h e", h=self.n_head)
-            pair = geometry if self.biases is None else self.biases
+            pair = geometry.biases if self.biases is None else self.biases
+            assert pair is not None
             return RelativeTerm(r=r, bias_u=pair.bias_u, bias_v=pair.bias_v)
         if self.position == "shaw":
             assert geometry.distance is not None

@@ -15,7 +15,8 @@ from copy import copy
 import torch
 from torch import Tensor
 
-from txl.model.layers import Layer, Stack
+from txl.model.kernels.term import RelativeTerm
+from txl.model.layers import Stack
 from txl.model.memory import first_visible, last_reset
 
 RECOMPUTE_TOKENS = 16_384
@@ -25,8 +26,8 @@ RECOMPUTE_TOKENS = 16_384
 class Cache:
     """Tensors with rows B first, and how old each row is.
 
-    blank: what a fresh row holds, one row a tensor; valid: how many positions of a fresh row count as seen (0, or the
-    window where the model was trained with zeros in front of a text).
+    The weights must not change while it lives. blank: what a fresh row holds, one row a tensor; valid: how many
+    positions of a fresh row count as seen (0, or the window where the model was trained with zeros in front of a text).
     """
 
     def __init__(self, blank: dict[str, Tensor], *, window: int, batch_size: int, valid: int = 0) -> None:
@@ -35,6 +36,8 @@ class Cache:
         self.window = window
         self.valid = valid
         self.age = torch.zeros(batch_size, dtype=torch.int64, device=next(iter(blank.values())).device)
+        self.terms: list[RelativeTerm] = []
+        self.n_distances = 0
 
     @property
     def batch_size(self) -> int:
@@ -43,8 +46,9 @@ class Cache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the state; does not grow with age."""
-        return self.age.nbytes + sum(tensor.nbytes for tensor in self.tensors.values())
+        """Bytes of the state and of the tables of distances; grows with the longest chunk, never with age."""
+        tables = (part for term in self.terms for part in (term.r, term.bias) if part is not None)
+        return self.age.nbytes + sum(tensor.nbytes for tensor in (*self.tensors.values(), *tables))
 
     def reset(self, rows: Sequence[int] | None = None) -> None:
         """Forget the past of the given rows, or of all."""
@@ -56,6 +60,13 @@ class Cache:
     def past(self) -> Tensor:
         """int64 B: positions a next token may see, at most the window."""
         return (self.age + self.valid).clamp(max=self.window)
+
+    def terms_for(self, stack: Stack, n_keys: int, n_tokens: int, like: Tensor) -> list[RelativeTerm]:
+        """Each layer's term for `n_keys` keys, from a table made once for the longest chunk so far."""
+        if self.n_distances < self.window + n_tokens:
+            self.n_distances = self.window + n_tokens
+            self.terms = stack.terms(self.n_distances, like)
+        return [term.newest(n_keys) for term in self.terms]
 
     def check(self, ids: Tensor) -> None:
         """Raise ValueError where the rows of `ids` are not this cache's."""
@@ -98,8 +109,7 @@ def key_value_cache(stack: Stack, batch_size: int, window: int) -> Cache:
     """Room for `window` keys and values a layer and row, B×window×H×E, newest last."""
     zeros = stack.embedding.tables[0].new_zeros(1, window, stack.config.d_model)
     blank: dict[str, Tensor] = {}
-    for index, layer in enumerate(stack.layers):
-        assert isinstance(layer, Layer)
+    for index, layer in enumerate(stack.typed_layers()):
         keys, values = layer.keys_values(zeros)
         blank |= {f"keys.{index}": keys, f"values.{index}": values}
     valid = window if stack.config.initial_memory == "zeros" else 0
@@ -123,15 +133,14 @@ def advance_cached(stack: Stack, ids: Tensor, cache: Cache, resets: Tensor | Non
     window = cache.window - int(stack.config.window_includes_self)
     first = first_visible(past, filled, n_tokens, resets, window=window)
     x = stack.embed(ids)
-    geometry = stack.geometry(filled + n_tokens, first, x)
-    for index, layer in enumerate(stack.layers):
-        assert isinstance(layer, Layer)
+    terms = cache.terms_for(stack, filled + n_tokens, n_tokens, x)
+    for index, (layer, term) in enumerate(zip(stack.typed_layers(), terms, strict=True)):
         seen = []
         for kind, new in zip(("keys", "values"), layer.keys_values(x), strict=True):
             kept = cache.tensors[f"{kind}.{index}"]
             seen.append(torch.cat([kept[:, cache.window - filled :].to(new.dtype), new], dim=1))
             push(kept, new, lengths)
-        x = layer(x, seen[0], seen[1], geometry)
+        x = layer(x, seen[0], seen[1], term, first)
     grow(cache, n_tokens, resets, lengths)
     return stack.finish(x)
 

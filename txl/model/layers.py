@@ -17,6 +17,7 @@ from txl.config import ModelConfig
 from txl.model.attention import Attention, Geometry, RelativeBiases, make_geometry
 from txl.model.dropout import Dropout
 from txl.model.embedding import Embedding
+from txl.model.kernels.term import RelativeTerm
 from txl.model.positions import ABSOLUTE, sinusoid
 
 
@@ -64,18 +65,18 @@ class Layer(nn.Module):
         """Keys and values of layer inputs, B×S×D -> twice B×S×H×E; each row depends on its own input alone."""
         return self.attention.keys_values(self.attention_norm(x) if self.pre_lnorm else x)
 
-    def read(self, x: Tensor, old: Tensor | None, geometry: Geometry) -> Tensor:
+    def read(self, x: Tensor, old: Tensor | None, term: RelativeTerm, first: Tensor | None) -> Tensor:
         """Layer inputs of the segment, B×T×D, and of memory, B×M×D -> layer outputs, B×T×D."""
         seen = x if old is None else torch.cat([old, x], dim=1)
-        out: Tensor = self(x, *self.keys_values(seen), geometry)
+        out: Tensor = self(x, *self.keys_values(seen), term, first)
         return out
 
-    def forward(self, x: Tensor, k: Tensor, v: Tensor, geometry: Geometry) -> Tensor:
+    def forward(self, x: Tensor, k: Tensor, v: Tensor, term: RelativeTerm, first: Tensor | None) -> Tensor:
         """Layer inputs of the segment and keys and values of memory and segment -> layer outputs, B×T×D."""
         if self.pre_lnorm:
-            x = x + self.drop(self.attention(self.attention_norm(x), k, v, geometry))
+            x = x + self.drop(self.attention(self.attention_norm(x), k, v, term, first))
             return x + self.drop(self.feed_forward(self.feed_forward_norm(x)))
-        x = self.attention_norm(x + self.drop(self.attention(x, k, v, geometry)))
+        x = self.attention_norm(x + self.drop(self.attention(x, k, v, term, first)))
         normed: Tensor = self.feed_forward_norm(x + self.drop(self.feed_forward(x)))
         return normed
 
@@ -120,9 +121,18 @@ class Stack(nn.Module):
             )
         return self.position_table[position]
 
-    def geometry(self, n_keys: int, first: Tensor | None, like: Tensor) -> Geometry:
+    def geometry(self, n_keys: int, like: Tensor) -> Geometry:
         """What all layers share in a pass over `n_keys` keys."""
-        return make_geometry(self.config, n_keys, first, like, self.biases, self.drop)
+        return make_geometry(self.config, n_keys, like, self.biases, self.drop)
+
+    def terms(self, n_keys: int, like: Tensor) -> list[RelativeTerm]:
+        """What each layer adds to its scores for the distances between queries and `n_keys` keys."""
+        geometry = self.geometry(n_keys, like)
+        return [layer.attention.term(geometry) for layer in self.typed_layers()]
+
+    def typed_layers(self) -> list[Layer]:
+        """The layers, for the type checker: a ModuleList only knows modules."""
+        return [layer for layer in self.layers if isinstance(layer, Layer)]
 
     def forward(
         self, ids: Tensor, position: Tensor, memory: Sequence[Tensor], first: Tensor | None
@@ -130,16 +140,15 @@ class Stack(nn.Module):
         """Hidden states B×T×D and the input of each layer, for ids B×T after memory of B×M×D a layer (or none)."""
         x = self.embed(ids, position)
         n_memory = memory[0].shape[1] if memory else 0
-        geometry = self.geometry(n_memory + ids.shape[1], first, x)
+        terms = self.terms(n_memory + ids.shape[1], x)
         inputs = []
-        for index, layer in enumerate(self.layers):
-            assert isinstance(layer, Layer)
+        for index, (layer, term) in enumerate(zip(self.typed_layers(), terms, strict=True)):
             inputs.append(x)
             old = memory[index].to(x.dtype) if n_memory else None
             if self.config.activation_checkpointing and torch.is_grad_enabled():
-                x = checkpoint(layer.read, x, old, geometry, use_reentrant=False)
+                x = checkpoint(layer.read, x, old, term, first, use_reentrant=False)
             else:
-                x = layer.read(x, old, geometry)
+                x = layer.read(x, old, term, first)
         return self.finish(x), inputs
 
     def finish(self, x: Tensor) -> Tensor:

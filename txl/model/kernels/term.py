@@ -21,6 +21,12 @@ class RelativeTerm:
     bias_v: Tensor | None = None
     bias: Tensor | None = None
 
+    def newest(self, n_keys: int) -> RelativeTerm:
+        """The term of fewer keys: columns count from the newest, so the shorter table is the end of the longer one."""
+        r = None if self.r is None else self.r[self.r.shape[0] - n_keys :]
+        bias = None if self.bias is None else self.bias[:, self.bias.shape[1] - n_keys :]
+        return RelativeTerm(r, self.bias_u, self.bias_v, bias)
+
 
 def plus(q: Tensor, bias: Tensor | None) -> Tensor:
     """q with a bias H×E added in q's dtype."""
