@@ -1,0 +1,46 @@
+"""The configs that come with txl: each can be run, and twins differ only in what a comparison is about."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from txl.config import load_config
+from txl.model import build_model
+
+CONFIGS = Path(__file__).resolve().parents[3] / "configs"
+SHIPPED = sorted(CONFIGS.rglob("*.yaml"))
+
+
+def test_there_are_configs() -> None:
+    assert {"quickstart.yaml", "quickstart-vanilla.yaml"} <= {path.name for path in SHIPPED}
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=[str(path.relative_to(CONFIGS)) for path in SHIPPED])
+def test_a_shipped_config_is_valid_and_says_how_to_run_it(path: Path) -> None:
+    config = load_config(path)
+    assert config.run.dir.startswith("runs/")
+    header = path.read_text("utf-8").split("\nrun:")[0]
+    assert all(line.startswith("#") or not line for line in header.splitlines())
+    assert re.search(r"txl \w+ configs/|scripts/", header), header
+
+
+def test_the_quickstarts_twins_differ_in_model_and_optim_alone() -> None:
+    xl, vanilla = (load_config(CONFIGS / name) for name in ("quickstart.yaml", "quickstart-vanilla.yaml"))
+    assert replace(vanilla, run=xl.run, model=xl.model, optim=xl.optim) == xl
+    assert replace(vanilla.run, dir=xl.run.dir) == xl.run
+    assert (xl.run.dir, vanilla.run.dir) == ("runs/quickstart/xl", "runs/quickstart/vanilla")
+    assert (xl.model.arch, vanilla.model.arch) == ("transformer_xl", "transformer")
+    differing = {name for name, value in asdict(xl.model).items() if asdict(vanilla.model)[name] != value}
+    assert differing <= {"arch", "position", "mem_len", "n_layer", "d_model", "d_inner", "tgt_len"}
+
+
+def test_the_quickstarts_twins_have_about_as_many_parameters() -> None:
+    counts = [
+        sum(parameter.numel() for parameter in build_model(load_config(CONFIGS / name).model, 256).parameters())
+        for name in ("quickstart.yaml", "quickstart-vanilla.yaml")
+    ]
+    assert max(counts) < 1.1 * min(counts), counts
