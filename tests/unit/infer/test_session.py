@@ -1,0 +1,513 @@
+"""A session against a model small enough to be computed by hand: scores, batches, chunks, states and drawn tokens."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from tests.models import BASE, make_model, random_ids
+from tests.unit.infer.fake import VOCAB, FakeModel
+from txl import Session
+from txl.infer import session as session_module
+from txl.infer.session import RECENT_TOKENS
+
+TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9]
+OTHER = [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5, 9, 0, 4]
+
+
+def start(batch_size: int = 1, **options: Any) -> tuple[FakeModel, Session]:
+    model = FakeModel(**options).eval()
+    return model, Session(model, batch_size)  # type: ignore[arg-type]
+
+
+def feed(session: Session, *rows: list[int], **options: Any) -> list[list[float]]:
+    return session.feed(torch.tensor(rows), **options).tolist()
+
+
+def close(found: list[float], expected: list[float]) -> bool:
+    return found == pytest.approx(expected, abs=1e-12, nan_ok=True)
+
+
+NAN = math.nan
+
+
+# Scores
+
+
+def test_feed_gives_the_nats_of_every_token_but_the_first() -> None:
+    model, session = start()
+    (nats,) = feed(session, TEXT)
+    assert close(nats, [NAN, *model.nats_of(TEXT)])
+
+
+def test_rows_of_different_ages_are_scored_as_if_alone() -> None:
+    model, session = start(2)
+    nats = session.feed(torch.tensor([TEXT[:5], [*OTHER[:2], 0, 0, 0]]), lengths=[5, 2])
+    more = session.feed(torch.tensor([[*TEXT[5:6], 0, 0], OTHER[2:5]]), lengths=torch.tensor([1, 3]))
+    assert close(nats[0].tolist() + more[0, :1].tolist(), [NAN, *model.nats_of(TEXT[:6])])
+    assert close(nats[1, :2].tolist() + more[1].tolist(), [NAN, *model.nats_of(OTHER[:5])])
+    assert nats[1, 2:].isnan().all()
+    assert more[0, 1:].isnan().all()
+    assert session.ages.tolist() == [6, 5]
+
+
+def test_a_row_may_get_nothing() -> None:
+    model, session = start(2)
+    feed(session, TEXT[:3], OTHER[:3])
+    feed(session, [0, 0], OTHER[3:5], lengths=[0, 2])
+    assert feed(session, TEXT[3:4], OTHER[5:6]) == [
+        [pytest.approx(model.nats_of(TEXT[:4])[-1], abs=1e-12)],
+        [pytest.approx(model.nats_of(OTHER[:6])[-1], abs=1e-12)],
+    ]
+
+
+def test_feeding_no_tokens_gives_no_nats() -> None:
+    _, session = start(2)
+    assert session.feed(torch.zeros(2, 0, dtype=torch.int64)).shape == (2, 0)
+    assert session.ages.tolist() == [0, 0]
+
+
+def test_a_reset_token_is_scored_by_the_old_context_and_starts_the_new_one() -> None:
+    model, session = start(2)
+    resets = torch.zeros(2, 15, dtype=torch.bool)
+    resets[1, 6] = True
+    nats = feed(session, TEXT, OTHER, resets=resets)
+    assert close(nats[0], [NAN, *model.nats_of(TEXT)])
+    assert close(nats[1], [NAN, *model.nats_of(OTHER[:7]), *model.nats_of(OTHER[6:])])
+    assert session.ages.tolist() == [15, 9]
+
+
+def test_a_reset_at_the_first_token_of_a_call_is_scored_by_the_call_before() -> None:
+    model, session = start()
+    feed(session, TEXT[:4])
+    (nats,) = feed(session, TEXT[4:7], resets=torch.tensor([[True, False, False]]))
+    assert close(nats, [model.nats_of(TEXT[:5])[-1], *model.nats_of(TEXT[4:7])])
+
+
+def test_session_reset_makes_the_next_token_of_its_rows_a_first_one() -> None:
+    model, session = start(2)
+    feed(session, TEXT[:4], OTHER[:4])
+    session.reset(rows=[1])
+    nats = feed(session, TEXT[4:7], OTHER[4:7])
+    assert close(nats[0], model.nats_of(TEXT[:7])[3:])
+    assert close(nats[1], [NAN, *model.nats_of(OTHER[4:7])])
+    session.reset()
+    assert session.ages.tolist() == [0, 0]
+    assert session.feed(torch.tensor([[1], [2]])).isnan().all()
+
+
+def test_another_window_is_used_and_reported() -> None:
+    model = FakeModel(window=3).eval()
+    session = Session(model, window=1)  # type: ignore[arg-type]
+    assert session.window == 1
+    assert Session(model).window == 3  # type: ignore[arg-type]
+    assert close(feed(session, TEXT)[0], [NAN, *model.nats_of(TEXT, window=1)])
+
+
+@pytest.mark.parametrize("sizes", [[1] * 15, [7, 8], [2, 3, 5, 5], [15]])
+def test_chunks_change_nothing(sizes: list[int]) -> None:
+    model, session = start(2)
+    pieces = torch.tensor([TEXT, OTHER]).split(sizes, dim=1)
+    nats = torch.cat([session.feed(piece) for piece in pieces], dim=1).tolist()
+    assert close(nats[0], [NAN, *model.nats_of(TEXT)])
+    assert close(nats[1], [NAN, *model.nats_of(OTHER)])
+
+
+def test_long_chunks_are_split_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "_CHUNK_TOKENS", 40)
+    model, session = start(2)
+    ids = torch.randint(0, VOCAB, (2, 130))
+    resets = torch.rand(2, 130) < 0.05
+    lengths = [130, 45]
+    whole = session.feed(ids, lengths, resets)
+    assert model.widest == 40
+    alone = [FakeModel().eval() for _ in range(2)]
+    for row, single in enumerate(alone):
+        one = Session(single)  # type: ignore[arg-type]
+        for t in range(lengths[row]):
+            nats = one.feed(ids[row : row + 1, t : t + 1], resets=resets[row : row + 1, t : t + 1])
+            torch.testing.assert_close(nats[0, 0], whole[row, t], rtol=0, atol=1e-12, equal_nan=True)
+
+
+def test_a_large_vocabulary_makes_small_chunks() -> None:
+    model = FakeModel(vocab=500_000).eval()
+    session = Session(model, 2)  # type: ignore[arg-type]
+    session.feed(torch.randint(0, 500_000, (2, 40)))
+    assert model.widest == 2**25 // (2 * 500_000)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_nats_have_the_models_dtype(dtype: torch.dtype) -> None:
+    _, session = start(dtype=dtype)
+    assert session.feed(torch.tensor([TEXT])).dtype == dtype
+
+
+def test_nats_of_a_half_precision_model_are_float32() -> None:
+    _, session = start(dtype=torch.bfloat16)
+    assert session.feed(torch.tensor([TEXT[:1]])).dtype == torch.float32
+
+
+def test_nothing_is_read_when_an_argument_is_wrong() -> None:
+    model, session = start()
+    feed(session, TEXT[:5])
+    for bad, lengths in [([[1, VOCAB]], None), ([[1, 2]], [3])]:
+        with pytest.raises(ValueError, match=r"vocabulary|lengths"):
+            session.feed(torch.tensor(bad), lengths)
+    assert close(feed(session, TEXT[5:6])[0], model.nats_of(TEXT[:6])[-1:])
+
+
+def test_broken_weights_are_not_taken_for_missing_scores() -> None:
+    model, session = start()
+    feed(session, TEXT[:3])
+    with torch.no_grad():
+        model.matrix[0] = NAN
+    with pytest.raises(FloatingPointError, match="are its weights finite"):
+        feed(session, TEXT[3:5])
+    with pytest.raises(FloatingPointError, match="are the model's weights finite"):
+        next(session.generate(1))
+
+
+def test_impossible_sessions_are_refused() -> None:
+    model = FakeModel()
+    with pytest.raises(ValueError, match="batch_size is 0: a session has at least 1 row"):
+        Session(model, 0)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"window is -2: must be at least 0, or None for the model's own \(3\)"):
+        Session(model, 1, -2)  # type: ignore[arg-type]
+
+
+def test_training_flags_and_gradients_are_left_alone() -> None:
+    model = FakeModel().train()
+    model.dropout.eval()
+    session = Session(model)  # type: ignore[arg-type]
+    nats = session.feed(torch.tensor([TEXT]))
+    drawn = session.generate(3)
+    next(drawn)
+    assert (model.training, model.dropout.training) == (True, False)
+    assert torch.is_grad_enabled()
+    assert not nats.requires_grad
+    assert not any(tensor.requires_grad for tensor in session.state_dict().values())
+
+
+def test_training_flags_come_back_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = FakeModel().train()
+    session = Session(model)  # type: ignore[arg-type]
+
+    def fail(*_: object) -> Tensor:
+        raise RuntimeError("no memory left")
+
+    monkeypatch.setattr(model, "nll", fail)
+    with pytest.raises(RuntimeError, match="no memory left"):
+        session.feed(torch.tensor([TEXT]))
+    assert model.training
+    assert model.dropout.training
+
+
+# States
+
+
+def test_log_probs_are_those_of_the_next_token() -> None:
+    model, session = start(2)
+    assert torch.allclose(session.log_probs(), torch.full((2, VOCAB), -math.log(VOCAB), dtype=torch.float64))
+    feed(session, TEXT[:5], [0] * 5, lengths=[5, 0])
+    torch.testing.assert_close(session.log_probs()[0], model.log_probs_after(TEXT[:5]), rtol=0, atol=1e-12)
+    assert torch.allclose(session.log_probs()[1], torch.full((VOCAB,), -math.log(VOCAB), dtype=torch.float64))
+
+
+def test_a_fork_goes_its_own_way() -> None:
+    model, session = start(2)
+    feed(session, TEXT[:5], OTHER[:5])
+    twin = session.fork()
+    feed(twin, [0, 0, 0], [1, 1, 1])
+    twin.reset()
+    nats = feed(session, TEXT[5:8], OTHER[5:8])
+    assert close(nats[0], model.nats_of(TEXT[:8])[4:])
+    assert close(nats[1], model.nats_of(OTHER[:8])[4:])
+
+
+def test_a_fork_of_rows_may_repeat_them() -> None:
+    model, session = start(2)
+    feed(session, TEXT[:5], OTHER[:5])
+    trio = session.fork(rows=[1, 0, 1])
+    assert trio.batch_size == 3
+    nats = feed(trio, [7], [8], [6])
+    assert close(
+        [n[0] for n in nats], [model.nats_of([*t, i])[-1] for t, i in ((OTHER[:5], 7), (TEXT[:5], 8), (OTHER[:5], 6))]
+    )
+
+
+def test_a_state_saved_and_loaded_goes_on_to_the_last_bit(tmp_path: Path) -> None:
+    _, session = start(2)
+    feed(session, TEXT[:5], OTHER[:5], lengths=[5, 3])
+    safetensors.torch.save_file(session.state_dict(), tmp_path / "state.safetensors")
+    expected = session.feed(torch.tensor([TEXT[5:], OTHER[5:]]))
+    text = list(session.generate(9, repetition_penalty=1.5, seed=3))
+
+    _, other = start(2)
+    feed(other, OTHER, TEXT)
+    other.load_state_dict(safetensors.torch.load_file(tmp_path / "state.safetensors"))
+    assert torch.equal(other.feed(torch.tensor([TEXT[5:], OTHER[5:]])), expected)
+    assert torch.equal(torch.stack(list(other.generate(9, repetition_penalty=1.5, seed=3))), torch.stack(text))
+
+
+@pytest.mark.slow
+def test_a_state_goes_on_in_another_process_to_the_last_bit(tmp_path: Path) -> None:
+    script = """
+import sys, torch, safetensors.torch
+from tests.models import BASE, make_model
+from txl import Session
+session = Session(make_model(BASE, dtype=torch.float32), batch_size=2)
+session.load_state_dict(safetensors.torch.load_file(sys.argv[1]))
+nats = session.feed(torch.tensor([[3, 1, 4, 1], [5, 9, 2, 6]]))
+drawn = torch.stack(list(session.generate(20, seed=3)))
+safetensors.torch.save_file({"nats": nats, "drawn": drawn, **session.state_dict()}, sys.argv[2])
+"""
+    session = Session(make_model(BASE, dtype=torch.float32), batch_size=2)
+    session.feed(random_ids(2, 40), lengths=[40, 23])
+    safetensors.torch.save_file(session.state_dict(), tmp_path / "here")
+    subprocess.run([sys.executable, "-c", script, tmp_path / "here", tmp_path / "there"], check=True, timeout=100)
+    found = safetensors.torch.load_file(tmp_path / "there")
+    expected = {"nats": session.feed(torch.tensor([[3, 1, 4, 1], [5, 9, 2, 6]]))}
+    expected["drawn"] = torch.stack(list(session.generate(20, seed=3)))
+    expected |= session.state_dict()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_a_state_is_a_copy() -> None:
+    _, session = start()
+    feed(session, TEXT[:5])
+    state = session.state_dict()
+    before = {name: tensor.clone() for name, tensor in state.items()}
+    feed(session, TEXT[5:8])
+    assert all(torch.equal(state[name], before[name]) for name in before)
+    session.load_state_dict(state)
+    feed(session, TEXT[5:8])
+    session.reset()
+    assert all(torch.equal(state[name], before[name]) for name in before)
+
+
+def test_a_foreign_state_is_refused_and_changes_nothing() -> None:
+    model, session = start()
+    feed(session, TEXT[:5])
+    with pytest.raises(ValueError, match="not of a session like this one"):
+        session.load_state_dict(Session(model, 2).state_dict())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"window is 2 instead of 3|cache\.ids is int64 of shape 1×2"):
+        session.load_state_dict(Session(model, window=2).state_dict())  # type: ignore[arg-type]
+    assert close(feed(session, TEXT[5:6])[0], model.nats_of(TEXT[:6])[-1:])
+
+
+def test_bytes_are_those_of_the_state() -> None:
+    _, session = start(2)
+    empty = session.nbytes
+    feed(session, TEXT, OTHER)
+    list(session.generate(5))
+    assert session.nbytes == empty == sum(t.nbytes for n, t in session.state_dict().items() if n != "window")
+
+
+# Drawing
+
+
+def greedy(model: FakeModel, text: list[int], count: int) -> list[int]:
+    text = list(text)
+    for _ in range(count):
+        text.append(int(model.log_probs_after(text).argmax()))
+    return text[len(text) - count :]
+
+
+def by_hand(model: FakeModel, text: list[int], seed: int, count: int) -> list[int]:
+    """Draw by walking up the distribution, one number of the row's generator a token."""
+    draws, text = torch.Generator().manual_seed(seed), list(text)
+    for _ in range(count):
+        left = float(torch.rand(1, dtype=torch.float64, generator=draws))
+        probs = model.log_probs_after(text).exp().tolist()
+        text.append(next(token for token in range(VOCAB) if sum(probs[: token + 1]) > left))
+    return text[len(text) - count :]
+
+
+def columns(drawn: Any) -> list[list[int]]:
+    return torch.stack(list(drawn), dim=1).tolist()
+
+
+def test_temperature_zero_takes_the_most_probable_token() -> None:
+    model, session = start(2)
+    feed(session, TEXT, OTHER)
+    assert columns(session.generate(8, temperature=0)) == [greedy(model, TEXT, 8), greedy(model, OTHER, 8)]
+
+
+def test_a_row_draws_from_its_own_context_and_seed_alone() -> None:
+    model, session = start(3)
+    feed(session, TEXT, OTHER, [5] * 15)
+    twin = session.fork()
+    assert columns(session.generate(12, seed=40)) == [
+        by_hand(model, text, seed, 12) for text, seed in ((TEXT, 40), (OTHER, 41), ([5] * 15, 42))
+    ]
+    assert columns(twin.generate(12, seed=[7, 41, 7]))[1] == by_hand(model, OTHER, 41, 12)
+
+
+def test_a_seed_gives_the_same_text_whatever_was_drawn_before() -> None:
+    _, session = start()
+    feed(session, TEXT)
+    state = session.state_dict()
+    first = columns(session.generate(20, seed=6))
+    list(session.generate(7, seed=1))
+    torch.rand(5)
+    session.load_state_dict(state)
+    assert columns(session.generate(20, seed=6)) == first
+    session.load_state_dict(state)
+    assert columns(session.generate(20, seed=7)) != first
+
+
+def test_drawing_leaves_the_global_generator_alone() -> None:
+    _, session = start()
+    before = torch.get_rng_state()
+    list(session.generate(5))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_every_yielded_token_is_already_fed() -> None:
+    model, session = start()
+    feed(session, TEXT[:4])
+    text = list(TEXT[:4])
+    for ids in session.generate(5, seed=2):
+        text.append(int(ids[0]))
+        torch.testing.assert_close(session.log_probs()[0], model.log_probs_after(text), rtol=0, atol=1e-12)
+    assert session.ages.tolist() == [9]
+
+
+def test_a_consumer_that_stops_early_leaves_the_session_after_the_last_token() -> None:
+    model, session = start()
+    feed(session, TEXT[:4])
+    drawn = session.generate(seed=2)
+    text = TEXT[:4] + [int(ids[0]) for ids in islice(drawn, 3)]
+    drawn.close()  # type: ignore[attr-defined]
+    assert session.ages.tolist() == [7]
+    assert close(feed(session, [6])[0], model.nats_of([*text, 6])[-1:])
+
+
+def test_each_token_is_forwarded_once() -> None:
+    model, session = start()
+    feed(session, TEXT)
+    list(session.generate(10))
+    assert model.positions == len(TEXT) + 10
+
+
+def test_no_tokens_and_no_end() -> None:
+    _, session = start()
+    assert list(session.generate(0)) == []
+    assert len(list(islice(session.generate(), 300))) == 300
+
+
+def test_the_first_token_without_a_prompt_is_drawn_uniformly_even_where_greedy() -> None:
+    _, session = start(4000)
+    for options in ({"temperature": 0}, {"top_p": 0.2}, {}):
+        ids = next(session.fork().generate(1, seed=0, **options))  # type: ignore[arg-type]
+        counts = torch.bincount(ids, minlength=VOCAB)
+        assert counts.min() > 280, counts.tolist()  # 364 expected, standard deviation 18
+        assert counts.max() < 450, counts.tolist()
+
+
+def test_a_row_ends_at_its_stop_and_the_others_go_on() -> None:
+    model, session = start(3)
+    texts = [TEXT, OTHER, [5] * 15]
+    feed(session, *texts)
+    expected = [by_hand(model, text, row, 40) for row, text in enumerate(texts)]
+    stop = [expected[0][4:6], [VOCAB - 1, VOCAB - 1, VOCAB - 1], expected[1][10:12]]
+
+    def length(text: list[int]) -> int:
+        ends = [n for n in range(1, 41) if any(text[:n][-len(s) :] == s for s in stop)]
+        return min(ends, default=40)
+
+    lengths = [length(text) for text in expected]
+    assert len(set(lengths)) > 1
+    found = columns(session.generate(40, stop=stop, seed=0))
+    for row, n in enumerate(lengths):
+        assert found[row][:n] == expected[row][:n]
+        assert set(found[row][n:]) <= {-1}
+        torch.testing.assert_close(
+            session.log_probs()[row], model.log_probs_after(texts[row] + expected[row][:n]), rtol=0, atol=1e-12
+        )
+    assert session.ages.tolist() == [15 + n for n in lengths]
+
+
+def test_drawing_ends_when_every_row_has_stopped() -> None:
+    model, session = start(2)
+    feed(session, TEXT, OTHER)
+    texts = [by_hand(model, TEXT, 0, 60), by_hand(model, OTHER, 1, 60)]
+    ends = [text.index(4) + 1 for text in texts]
+    assert len(list(session.generate(stop=[[4]], seed=0))) == max(ends)
+
+
+def test_a_stop_that_began_in_the_prompt_does_not_count() -> None:
+    model, session = start()
+    feed(session, TEXT)
+    first, second, *_ = greedy(model, TEXT, 2)
+    drawn = session.generate(2, temperature=0, stop=[[TEXT[-1], first], [first, second]])
+    assert columns(drawn) == [[first, second]]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"temperature": -1}, {"max_new_tokens": -1}, {"stop": [3]}, {"stop": [[]]}, {"seed": -1}, {"top_k": 0}],
+)
+def test_wrong_arguments_are_refused_at_the_call(arguments: dict[str, Any]) -> None:
+    _, session = start()
+    with pytest.raises(ValueError, match=next(iter(arguments))):
+        session.generate(**arguments)
+
+
+# What the penalties see
+
+
+def recent(session: Session) -> list[list[int]]:
+    return [[i for i in row if i >= 0] for row in session.state_dict()["recent"].tolist()]
+
+
+def test_penalties_look_at_the_last_ids_of_the_document_prompt_included() -> None:
+    _, session = start(2)
+    feed(session, TEXT[:4], OTHER[:4], lengths=[4, 2])
+    assert recent(session) == [TEXT[:4], OTHER[:2]]
+    feed(session, TEXT[4:8], OTHER[2:6], resets=torch.tensor([[False, True, False, False], [False] * 4]))
+    assert recent(session) == [TEXT[5:8], OTHER[:6]]
+    feed(session, TEXT[8:10], OTHER[6:8], lengths=[1, 2], resets=torch.tensor([[False, True], [True, False]]))
+    assert recent(session) == [TEXT[5:9], OTHER[6:8]]
+    session.reset([0])
+    assert recent(session) == [[], OTHER[6:8]]
+    drawn = columns(session.generate(3))
+    assert recent(session) == [drawn[0], OTHER[6:8] + drawn[1]]
+
+
+@pytest.mark.parametrize("cut", [1, 100, 700])
+def test_penalties_forget_what_is_too_far_back(cut: int) -> None:
+    _, session = start()
+    ids = torch.randint(0, VOCAB, (1, 700))
+    for piece in ids.split(cut, dim=1):
+        session.feed(piece, [piece.shape[1]])
+    assert recent(session) == ids[:, -RECENT_TOKENS:].tolist()
+
+
+def test_a_penalty_changes_the_text_as_by_hand() -> None:
+    model, session = start()
+    feed(session, TEXT)
+    text = list(TEXT)
+    for _ in range(10):
+        log_probs = model.log_probs_after(text)
+        text.append(max(range(VOCAB), key=lambda i: float(log_probs[i]) - 0.9 * text.count(i)))
+    assert columns(session.generate(10, temperature=0, frequency_penalty=0.9)) == [text[15:]]
+    assert text[15:] != greedy(model, TEXT, 10)
+
+
+@pytest.mark.parametrize("call", [lambda s: s.reset([1]), lambda s: s.fork([1])])
+def test_rows_that_are_not_there_are_refused(call: Callable[[Session], Any]) -> None:
+    _, session = start()
+    with pytest.raises(ValueError, match=r"rows is \[1\]: the session has rows 0 to 0"):
+        call(session)

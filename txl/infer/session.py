@@ -1,0 +1,269 @@
+"""Streaming inference over one text a row: ids in any chunks in, nats of each id or new ids out, in constant memory.
+
+The model's cache holds what its fixed window may see; beside it stand the newest hidden state of each row, which
+scores the row's next token, and the last few ids, for the penalties of sampling. Knows nothing of text, tokenizers or
+files.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from txl.infer.checks import checked_batch, checked_rows, checked_seeds, checked_state, checked_stop
+from txl.infer.sampling import Sampling, choose
+
+if TYPE_CHECKING:
+    from txl.model import Model
+
+RECENT_TOKENS = 256
+"""How many ids back the penalties of sampling look, the prompt included."""
+
+_CHUNK_TOKENS = 512
+_CHUNK_LOGITS = 2**25
+
+
+class Session:
+    """Inference over B texts at once, each as long as it likes, in a constant number of bytes.
+
+    model: any architecture; its weights, dtype, device and training flags are left alone. batch_size: rows B.
+    window: earlier positions each layer may see; None: the model's own. Sums of nats are the caller's, in float64.
+    Raises ValueError if batch_size or window cannot be.
+    """
+
+    def __init__(self, model: Model, batch_size: int = 1, window: int | None = None) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}: a session has at least 1 row")
+        if window is not None and window < 0:
+            raise ValueError(
+                f"window is {window}: must be at least 0, or None for the model's own ({model.default_window})"
+            )
+        weight = next(model.parameters())
+        self.model = model
+        self._cache = model.new_cache(batch_size, window)
+        self._hidden = weight.new_zeros(batch_size, model.config.d_model)
+        self._recent = torch.full((batch_size, RECENT_TOKENS), -1)
+
+    @property
+    def batch_size(self) -> int:
+        """Rows B."""
+        return self._cache.batch_size
+
+    @property
+    def window(self) -> int:
+        """Earlier positions each layer sees, the query not counted."""
+        return self._cache.window
+
+    @property
+    def ages(self) -> Tensor:
+        """Tokens of each row since its reset, int64 B."""
+        return self._cache.age.clone()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole state; the same for ever."""
+        return self._cache.nbytes + self._hidden.nbytes + self._recent.nbytes
+
+    def feed(self, ids: Tensor, lengths: Tensor | Sequence[int] | None = None, resets: Tensor | None = None) -> Tensor:
+        """Read the next tokens of every row; B×T nats of each, given all that was fed before it.
+
+        ids: int64 B×T, any T; how a text is cut into calls changes nothing.
+        lengths: B, the valid ids of each row; what stands to the right of them is padding and is not looked at.
+        resets: bool B×T, True where a document begins: that token is scored by the old context and is the first of the
+        new one.
+
+        The nats are float32 (float64 for a float64 model) and NaN where there is no score: at a row's very first token,
+        which nothing predicts, and at padding. `torch.nansum(nats, dtype=torch.float64)` is the total.
+        Raises ValueError before anything is read if shapes, dtypes or ids are wrong, FloatingPointError if the model
+        gives no number.
+        """
+        vocab_size, device = self.model.vocab_size, self._hidden.device
+        batch = checked_batch(ids, lengths, resets, batch_size=self.batch_size, vocab_size=vocab_size, device=device)
+        nats = self._hidden.new_full(ids.shape, math.nan, dtype=_wide(self._hidden.dtype))
+        step = max(16, min(_CHUNK_TOKENS, _CHUNK_LOGITS // (self.batch_size * vocab_size)))
+        with _evaluating(self.model):
+            for start in range(0, ids.shape[1], step):
+                piece = batch.piece(start, start + step)
+                known = self._cache.age > 0
+                before = self._advance(piece.ids, piece.lengths, piece.resets)
+                targets = piece.ids if piece.valid is None else piece.ids.masked_fill(~piece.valid, -100)
+                targets = torch.cat([targets[:, :1].masked_fill(~known[:, None], -100), targets[:, 1:]], dim=1)
+                scored = self.model.nll(before, targets)
+                _check_numbers(scored)
+                nats[:, start : start + step] = scored.masked_fill(targets == -100, math.nan)
+        return nats
+
+    def log_probs(self) -> Tensor:
+        """Log-probabilities of each row's next token, B×V; those of a row that was fed nothing are uniform."""
+        with _evaluating(self.model):
+            return self._log_probs()
+
+    def generate(
+        self,
+        max_new_tokens: int | None = None,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        typical_p: float | None = None,
+        repetition_penalty: float = 1.0,
+        frequency_penalty: float = 0.0,
+        stop: Iterable[Sequence[int]] = (),
+        seed: int | Sequence[int] = 0,
+    ) -> Iterator[Tensor]:
+        """Draw tokens after what was fed: yields int64 B on the CPU, each id already fed when it is yielded.
+
+        max_new_tokens: None for no end. temperature to frequency_penalty: see `Sampling`; the penalties look at the
+        last RECENT_TOKENS ids of the row since its reset, those fed before included.
+        stop: lists of ids. A row whose new ids end with one of them is finished: from then on it yields -1 and ages no
+        more. The end comes when every row is finished.
+        seed: row b draws its numbers from seed + b, or from the b-th seed of a list, and from nothing else, so that a
+        row's text depends on its own context and seed alone. A row that was fed nothing draws its first id uniformly.
+
+        A consumer that stops early leaves the session in the state after the last yielded ids.
+        Raises ValueError at the call if an argument is out of range.
+        """
+        sampling = Sampling(
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            typical_p=typical_p,
+            repetition_penalty=repetition_penalty,
+            frequency_penalty=frequency_penalty,
+        )
+        if max_new_tokens is not None and max_new_tokens < 0:
+            raise ValueError(f"max_new_tokens is {max_new_tokens}: must be at least 0, or None for no end")
+        stops = checked_stop(stop, vocab_size=self.model.vocab_size)
+        generators = [torch.Generator().manual_seed(s) for s in checked_seeds(seed, batch_size=self.batch_size)]
+        steps = itertools.count() if max_new_tokens is None else range(max_new_tokens)
+        return self._draw(steps, sampling, stops, generators)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Everything the session knows, by name: independent tensors, ready for safetensors."""
+        state = {f"cache.{name}": tensor for name, tensor in self._cache.state_dict().items()}
+        state |= {"hidden": self._hidden, "recent": self._recent, "window": torch.tensor(self.window)}
+        return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Go on from the state of a session of the same model, batch size and window, in this process or another.
+
+        Raises ValueError naming every tensor that does not fit; the session is then unchanged.
+        """
+        state = checked_state(state, self.state_dict())
+        cached = {name: tensor for name, tensor in state.items() if name.startswith("cache.")}
+        self._cache.load_state_dict({name.removeprefix("cache."): tensor for name, tensor in cached.items()})
+        self._hidden, self._recent = state["hidden"], state["recent"]
+
+    def reset(self, rows: Sequence[int] | None = None) -> None:
+        """Forget the texts of the given rows (None: of all): their next token is scored NaN, as a first token is."""
+        chosen = checked_rows(rows, batch_size=self.batch_size)
+        self._cache.reset(chosen)
+        self._hidden[chosen] = 0
+        self._recent[chosen] = -1
+
+    def fork(self, rows: Sequence[int] | None = None) -> Session:
+        """An independent session that stands where this one does, of the given rows (one may be named twice) or all."""
+        chosen = checked_rows(rows, batch_size=self.batch_size)
+        twin = copy.copy(self)
+        twin._cache = self._cache.select(chosen)
+        twin._hidden, twin._recent = self._hidden[chosen], self._recent[chosen]
+        return twin
+
+    def _draw(
+        self, steps: Iterable[int], sampling: Sampling, stops: list[list[int]], generators: list[torch.Generator]
+    ) -> Iterator[Tensor]:
+        """The tokens that `generate` promises."""
+        longest = max(map(len, stops), default=0)
+        tails: list[list[int]] = [[] for _ in generators]
+        active = torch.ones(len(generators), dtype=torch.bool)
+        for _ in steps:
+            if not active.any():
+                return
+            fresh = self._cache.age.cpu() == 0
+            uniforms = torch.cat([_uniform(generator) for generator in generators])
+            lengths = None if active.all() else active.to(torch.int64)
+            with _evaluating(self.model):
+                ids = choose(self._log_probs(), sampling, self._recent, uniforms)
+                ids = torch.where(fresh, (uniforms * self.model.vocab_size).long(), ids).masked_fill(~active, -1)
+                self._advance(ids.clamp(min=0)[:, None], lengths, None)
+            if stops:
+                tails = [[*tail, new][-longest:] for tail, new in zip(tails, ids.tolist(), strict=True)]
+                ended = [any(tail[-len(one) :] == one for one in stops) for tail in tails]
+                active = active & ~torch.tensor(ended)
+            yield ids
+
+    def _log_probs(self) -> Tensor:
+        """What `log_probs` promises, in evaluation mode."""
+        logits = self.model.logits(self._hidden[:, None])[:, 0]
+        logits = logits.to(_wide(logits.dtype))
+        return torch.where(self._cache.age[:, None] > 0, logits, 0.0).log_softmax(dim=-1)
+
+    def _advance(self, ids: Tensor, lengths: Tensor | None, resets: Tensor | None) -> Tensor:
+        """Read ids, B×T; the hidden state *before* each of them, B×T×D."""
+        device = self._hidden.device
+        here = None if lengths is None else lengths.to(device)
+        hidden = self.model.advance(ids.to(device), self._cache, resets=resets, lengths=here)
+        hidden = hidden.to(self._hidden.dtype)
+        before = torch.cat([self._hidden[:, None], hidden[:, :-1]], dim=1)
+        if here is None:
+            self._hidden = hidden[:, -1].clone()
+        else:
+            newest = hidden[torch.arange(self.batch_size, device=device), (here - 1).clamp(min=0)]
+            self._hidden = torch.where(here[:, None] > 0, newest, self._hidden)
+        self._recent = _latest(self._recent, ids, lengths, resets)
+        return before
+
+
+def _latest(recent: Tensor, ids: Tensor, lengths: Tensor | None, resets: Tensor | None) -> Tensor:
+    """The last R valid ids of each row, int64 B×R on the CPU, -1 where its document is shorter.
+
+    R = 3, recent . a b, ids c d e: lengths 2 gives b c d, a reset at d gives . d e.
+    """
+    n_kept = recent.shape[1]
+    history = torch.cat([recent, ids.cpu()], dim=1)
+    if resets is not None:
+        steps = torch.arange(history.shape[1])
+        newest = torch.where(resets.cpu(), steps[n_kept:], -1).amax(dim=1, keepdim=True)
+        history = history.masked_fill(steps < newest, -1)
+    if lengths is None:
+        return history[:, -n_kept:].clone()
+    return history.gather(1, lengths.cpu()[:, None] + torch.arange(n_kept))
+
+
+def _check_numbers(nats: Tensor) -> None:
+    """Raise FloatingPointError lest the NaN of broken weights pass for that of a token that is not scored."""
+    if bool(nats.isnan().any()):
+        raise FloatingPointError("the model's nats are not numbers: are its weights finite?")
+
+
+def _uniform(generator: torch.Generator) -> Tensor:
+    """One number in [0, 1) with 53 random bits, float64, one element."""
+    return torch.rand(1, dtype=torch.float64, generator=generator)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of a model's nats: at least float32."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+@contextmanager
+def _evaluating(model: Model) -> Iterator[None]:
+    """No gradients and no dropout inside; every module's training flag is put back after."""
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module in training:
+            module.training = True
