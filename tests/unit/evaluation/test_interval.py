@@ -1,0 +1,74 @@
+"""Bootstrap intervals: against exact cases and against the normal theory they must agree with."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from txl.evaluation.interval import comparison_intervals, ratio_interval, stretch_sums
+
+
+def test_stretches_are_consecutive_and_add_up() -> None:
+    assert stretch_sums(np.array([1, 2, 3, 4, 5]), 2) == (6.0, 9.0)
+    assert stretch_sums(np.array([1, 2]), 5) == (1.0, 2.0)
+    values = np.random.default_rng(0).random(1001)
+    assert len(stretch_sums(values)) == 64
+    assert sum(stretch_sums(values)) == pytest.approx(values.sum())
+
+
+def test_sums_are_made_in_float64() -> None:
+    values = np.full(1 << 20, 0.1, dtype=np.float32)
+    assert stretch_sums(values, 1)[0] == pytest.approx((1 << 20) * float(np.float32(0.1)), rel=1e-12)
+
+
+def test_equal_stretches_leave_no_doubt() -> None:
+    assert ratio_interval([6.0] * 9, [3.0] * 9) == (2.0, 2.0)
+
+
+def test_a_mean_of_many_stretches_has_the_normal_interval() -> None:
+    draw = np.random.default_rng(1)
+    sums = draw.normal(100, 8, size=400)
+    low, high = ratio_interval(list(sums), [10.0] * 400)
+    error = sums.std(ddof=1) / np.sqrt(400) / 10
+    assert low == pytest.approx(sums.mean() / 10 - 1.96 * error, abs=0.12 * error)
+    assert high == pytest.approx(sums.mean() / 10 + 1.96 * error, abs=0.12 * error)
+
+
+def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
+    draw = np.random.default_rng(2)
+    held = 0
+    for _ in range(100):
+        low, high = ratio_interval(list(draw.exponential(1.0, size=64)), [1.0] * 64)
+        held += low <= 1.0 <= high
+    assert 87 <= held <= 99
+
+
+def test_a_paired_ratio_ignores_how_hard_the_text_is() -> None:
+    hard = np.random.default_rng(3).uniform(50, 150, size=64)
+    low, high = ratio_interval(list(0.9 * hard), list(hard))
+    assert (low, high) == (pytest.approx(0.9), pytest.approx(0.9))
+
+
+def test_comparison_intervals_leave_out_what_all_rows_share() -> None:
+    draw = np.random.default_rng(4)
+    hard = draw.uniform(50, 150, size=64)
+    rows = [hard + 5 + draw.normal(0, 1, 64), hard + draw.normal(0, 1, 64)]
+    plain = [ratio_interval(list(row), [10.0] * 64) for row in rows]
+    compared = comparison_intervals([list(row) for row in rows], [10.0] * 64)
+    for row, (low, high), (wide_low, wide_high) in zip(rows, compared, plain, strict=True):
+        assert low < row.sum() / 640 < high
+        assert high - low < 0.1 * (wide_high - wide_low)
+    # Two rows: the spread of each about the shared part is that of half their difference, corrected by root 2.
+    error = (rows[0] - rows[1]).std(ddof=1) / np.sqrt(2) / np.sqrt(64) / 10
+    assert compared[0][1] - compared[0][0] == pytest.approx(2 * 1.96 * error, rel=0.12)
+
+
+def test_one_row_keeps_its_plain_interval() -> None:
+    sums = [1.0, 5.0, 3.0, 2.0]
+    assert comparison_intervals([sums], [1.0] * 4) == [ratio_interval(sums, [1.0] * 4)]
+
+
+@pytest.mark.parametrize(("top", "bottom"), [([1.0], [1.0]), ([1.0, 2.0], [1.0, 2.0, 3.0]), ([], [])])
+def test_too_few_or_other_stretches_are_refused(top: list[float], bottom: list[float]) -> None:
+    with pytest.raises(ValueError, match="the same stretches twice, two or more"):
+        ratio_interval(top, bottom)

@@ -1,0 +1,183 @@
+"""The report folder: every file there, whole, self-contained, and true to the measurements."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.unit.evaluation.fakes import measurement, point
+from tests.unit.evaluation.test_summary import HARD, vanilla, xl
+from txl.evaluation import report, summary
+from txl.evaluation.measure import Measurement
+from txl.evaluation.report import DARK, LIGHT, PICTURES, draw, spread, write_report
+
+PNG = b"\x89PNG\r\n\x1a\n"
+COMMAND = "txl compare configs/quickstart.yaml run.dir='<here>'"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of two runs."""
+    return write_report(tmp_path_factory.mktemp("runs") / "report", [xl(), vanilla()], command=COMMAND).parent
+
+
+def test_all_files_are_there_and_no_drafts(folder: Path) -> None:
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == ["context.png", "learning.png", "report.html", "report.json", "report.md", "speed.png"]
+    for name in PICTURES:
+        assert (folder / name).read_bytes().startswith(PNG)
+
+
+def test_json_holds_the_measurements_the_answer_and_the_table(folder: Path) -> None:
+    record = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    assert [Measurement.from_json(json.dumps(m)) for m in record["measurements"]] == [xl(), vanilla()]
+    assert record["answer"] == summary.answer([xl(), vanilla()])
+    assert record["command"] == COMMAND
+    assert len(record["table"]) == 3 + 4
+    assert record["table"][0]["run"] == "xl"
+
+
+class Page(HTMLParser):
+    """What is in a page: tags opened and closed, their attributes, text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += attrs
+        if tag not in ("meta", "img", "source"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def test_html_opens_by_itself(folder: Path) -> None:
+    text = (folder / "report.html").read_text(encoding="utf-8")
+    page = Page(text)
+    assert page.open == []
+    addresses = [value or "" for name, value in page.attributes if name in ("src", "srcset", "href")]
+    assert len(addresses) == 6
+    assert all(address.startswith("data:image/png;base64,") for address in addresses)
+    assert not re.search(r"https?:|<script|@import|url\(", text)
+    assert ("content", "width=device-width, initial-scale=1") in page.attributes
+    assert "prefers-color-scheme: dark" in text
+
+
+@pytest.mark.parametrize("name", ["report.html", "report.md"])
+def test_pages_hold_the_answer_the_numbers_the_samples_and_the_command(folder: Path, name: str) -> None:
+    raw = (folder / name).read_text(encoding="utf-8")
+    text = "".join(Page(raw).words) if name == "report.html" else raw
+    both = [xl(), vanilla()]
+    assert summary.answer(both) in text
+    assert COMMAND in text
+    assert xl().sample in text
+    for note in summary.caveats(both):
+        assert note in text
+    for row in summary.table(both, every_point=True)[1]:
+        assert all(cell in text for cell in row)
+    for fact in ("3.11.4", "some cpu", "2.13.0", "ab" * 8, "0.25 (0.2 – 0.4)", "≠ model.arch", "10,001 tokens"):
+        assert fact in text
+
+
+def test_markdown_tables_have_equal_columns(folder: Path) -> None:
+    lines = (folder / "report.md").read_text(encoding="utf-8").splitlines()
+    tables = [line for line in lines if line.startswith("|")]
+    assert len(tables) > 20
+    assert {line.count("|") for line in tables} == {10, 4}
+    for name in PICTURES:
+        assert f"]({name})" in "\n".join(lines)
+
+
+def test_a_report_without_speeds_or_log_has_no_such_pictures_and_removes_old_ones(tmp_path: Path) -> None:
+    for name in PICTURES:
+        (tmp_path / name).write_bytes(b"old")
+    points = [point("window", 64, "all", HARD), point("window", 64, "sample", HARD)]
+    page = write_report(tmp_path, [measurement("xl", points, learning=(), sample="", step_seconds=None)], command="c")
+    assert page == tmp_path / "report.html"
+    assert sorted(path.name for path in tmp_path.glob("*.png")) == ["context.png"]
+    text = page.read_text(encoding="utf-8")
+    assert "Speed against context" not in text
+    assert "Samples" not in text
+    assert "not logged" in text
+
+
+def test_a_failure_leaves_the_older_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "report.md").write_text("old")
+
+    def fail(source: Path, target: Path) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(report.os, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        report._write(tmp_path / "report.md", b"new")
+    assert (tmp_path / "report.md").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["report.md"]
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_pictures_are_drawn_for_any_numbers(name: str) -> None:
+    broken = [*HARD[:-1], math.nan]
+    several = [
+        measurement("nan", [point("window", 8, "all", broken), point("window", 8, "sample", broken)]),
+        measurement(
+            "one", [point("window", 8, "all", [9.0]), point("window", 8, "sample", [9.0])], incomparable="lossy"
+        ),
+        measurement("zero", [point("window", 8, "all", 0 * HARD), point("window", 8, "sample", 0 * HARD)]),
+    ]
+    for m in several:
+        draw(name, [m], LIGHT)
+    draw(name, [*several, xl(), vanilla(corpus_hash="other")], DARK)
+    state = replace(point("state", 1, "sample", HARD), context=None)
+    recurrent = measurement("lstm", [replace(state, targets="all"), state], learning=())
+    assert draw(name, [xl(), recurrent], LIGHT) is not None
+    assert draw(name, [recurrent], LIGHT) is None
+
+
+def test_light_and_dark_differ_and_the_same_numbers_give_the_same_picture() -> None:
+    both = [xl(), vanilla()]
+    first, second, dark = (draw("context.png", both, theme) for theme in (LIGHT, LIGHT, DARK))
+    assert first == second
+    assert first != dark
+
+
+@pytest.mark.parametrize(
+    ("heights", "expected"),
+    [
+        ([0.5, 0.5, 0.9], [0.45, 0.55, 0.9]),
+        ([0.9, 0.1], [0.9, 0.1]),
+        ([0.5, 0.5, 0.5], [0.4, 0.5, 0.6]),
+        ([0.3, 0.32, 0.45], [0.25666667, 0.35666667, 0.45666667]),
+        ([0.7], [0.7]),
+        ([], []),
+    ],
+)
+def test_names_are_moved_apart(heights: list[float], expected: list[float]) -> None:
+    assert spread(heights, 0.1) == pytest.approx(expected)
+
+
+def test_names_keep_their_order_and_distance() -> None:
+    heights = list(np.random.default_rng(1).random(12))
+    placed = spread(heights, 0.05)
+    assert np.argsort(placed).tolist() == np.argsort(heights).tolist()
+    assert np.diff(sorted(placed)).min() >= 0.05 - 1e-9
+
+
+def test_no_measurement_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="found no measurements"):
+        write_report(tmp_path / "report", [], command="c")
+    assert not (tmp_path / "report").exists()

@@ -1,0 +1,283 @@
+"""One trained run measured once: a bundle and a corpus -> a `Measurement` that says all a report needs, also as JSON.
+
+Every number in it carries what it depends on: text, tokens, window, dtype, step, versions. Knows nothing of folders,
+command lines or pictures.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import quantiles
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from txl.config import Config, EvalConfig
+from txl.evaluation.context import Point, Text, curve
+from txl.evaluation.perplexity import Progress, Settings
+from txl.evaluation.speed import Speed, speeds
+from txl.model import Model
+from txl.runtime import environment
+
+if TYPE_CHECKING:
+    from txl.data import Corpus, Split, Tokenizer
+
+Report = Callable[[str, int, int | None], None]
+"""report(what, done, total)."""
+
+LEARNING_POINTS = 200
+"""Points of a training curve; each is the mean over the steps since the one before."""
+
+
+class Trained(Protocol):
+    """A trained model with what is needed to use it, as `txl.load` gives it."""
+
+    @property
+    def model(self) -> Model: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+    @property
+    def config(self) -> Config: ...
+    @property
+    def step(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Learning:
+    """How a loss fell in training, nats a token; bytes_per_token turns them into bits a byte.
+
+    name: train (mean over the steps in between, dropout on) or valid.
+    steps, tokens, seconds: of training when each loss was taken.
+    """
+
+    name: str
+    steps: tuple[int, ...]
+    tokens: tuple[int, ...]
+    seconds: tuple[float, ...]
+    nll: tuple[float, ...]
+    bytes_per_token: float
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What is known of one run.
+
+    name: last part of run.dir.  config: the whole config as plain data.
+    split, corpus_hash, tokenizer_hash, text_tokens, unknowns: the text scored.
+    incomparable: why its bits a byte must not be compared with those of other tokenizers, or "".
+    points: losses by context, the headline first.  speeds: tokens a second by context.
+    step_seconds: median, 10 % and 90 % quantile of a training step; None where no log was given.
+    sample: text the model wrote.  environment: versions and machine.
+    """
+
+    name: str
+    arch: str
+    parameters: int
+    step: int
+    config: Mapping[str, Any]
+    split: str
+    corpus_hash: str
+    tokenizer_hash: str
+    vocab_size: int
+    text_tokens: int
+    unknowns: int
+    incomparable: str
+    points: tuple[Point, ...]
+    speeds: tuple[Speed, ...]
+    learning: tuple[Learning, ...]
+    step_seconds: tuple[float, float, float] | None
+    sample: str
+    environment: Mapping[str, Any]
+
+    @property
+    def headline(self) -> Point:
+        """All N - 1 targets at the window asked for."""
+        return self.points[0]
+
+    @property
+    def trained_tokens(self) -> int:
+        """Tokens of the text the model was trained with, repeats counted; 0 where no log was given."""
+        return max((curve.tokens[-1] for curve in self.learning), default=0)
+
+    @property
+    def text(self) -> tuple[Any, ...]:
+        """What two runs must share for their points to be about the same tokens."""
+        sampled = next((point.tokens for point in self.points if point.targets == "sample"), 0)
+        return (self.split, self.corpus_hash, self.tokenizer_hash, self.text_tokens, sampled)
+
+    def to_json(self) -> str:
+        """JSON that `from_json` reads back as an equal record; a number that is not finite becomes null."""
+        return json.dumps(_finite(dataclasses.asdict(self)), indent=1, allow_nan=False, ensure_ascii=False)
+
+    @staticmethod
+    def from_json(text: str) -> Measurement:
+        """The record that `to_json` wrote."""
+        return _measurement(json.loads(text))
+
+
+def measure(
+    bundle: Trained,
+    corpus: Corpus,
+    config: EvalConfig,
+    report: Report | None = None,
+    *,
+    split: str = "test",
+    history: Sequence[Mapping[str, Any]] = (),
+    sample: str = "",
+    timed: bool = True,
+) -> Measurement:
+    """Score a split of the corpus at every context, time the model, and add what is known of the run.
+
+    history: the records of the run's metrics.jsonl.  sample: text the model wrote.  timed: whether to measure speed.
+    report(what, done, total): tokens fed while scoring, points while timing.
+    Raises ValueError where the corpus was not encoded with the bundle's tokenizer or the split is too short to score.
+    """
+    model, tokenizer = bundle.model, bundle.tokenizer
+    if corpus.tokenizer.hash != tokenizer.hash:
+        raise ValueError(
+            f"{bundle.config.run.dir} was trained with tokenizer {tokenizer.hash[:12]}, the corpus was prepared with "
+            f"{corpus.tokenizer.hash[:12]}: prepare the text with the run's own tokenizer"
+        )
+    part: Split = {"train": corpus.train, "valid": corpus.valid, "test": corpus.test}[split]
+    name = Path(bundle.config.run.dir).name
+    text = _text(part, tokenizer, config.max_tokens, resets=bundle.config.data.reset_memory)
+    points = curve(
+        model,
+        text,
+        config.contexts,
+        window=config.window,
+        sample_targets=config.sample_targets,
+        batch_size=config.batch_size,
+        progress=_named(report, f"scoring {name}"),
+    )
+    rates: tuple[Speed, ...] = ()
+    if timed:
+        contexts = sorted({*config.contexts, *(p.context for p in points[:1] if p.context is not None)})
+        rates = speeds(model, contexts, batch_size=config.batch_size, progress=_named(report, f"timing {name}"))
+    unknowns = 0 if tokenizer.unknown_id is None else int(np.count_nonzero(text.ids[1:] == tokenizer.unknown_id))
+    return Measurement(
+        name=name,
+        arch=model.config.arch,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        step=bundle.step,
+        config=_finite(dataclasses.asdict(bundle.config)),
+        split=split,
+        corpus_hash=str(corpus.manifest["corpus_hash"]),
+        tokenizer_hash=tokenizer.hash,
+        vocab_size=tokenizer.vocab_size,
+        text_tokens=len(text.ids),
+        unknowns=unknowns,
+        incomparable=_incomparable(tokenizer, unknowns),
+        points=points,
+        speeds=rates,
+        learning=_learning(history, corpus),
+        step_seconds=_step_seconds(history),
+        sample=sample,
+        environment=environment(),
+    )
+
+
+def _text(part: Split, tokenizer: Tokenizer, max_tokens: int | None, *, resets: bool) -> Text:
+    """The scored beginning of a split, with the bytes of each id: exact, or pro rata for a lossy tokenizer."""
+    ids = np.asarray(part.ids[:max_tokens])
+    if len(ids) < 2:
+        raise ValueError(f"the {part.name} split has {len(ids)} token(s); scoring needs at least 2")
+    lengths = (
+        tokenizer.byte_lengths() if tokenizer.lossless else np.full(tokenizer.vocab_size, part.bytes / part.tokens)
+    )
+    flags = None
+    if resets:
+        flags = np.zeros(len(ids), dtype=bool)
+        flags[part.document_starts[part.document_starts < len(ids)]] = True
+    return Text(ids, np.asarray(lengths, dtype=np.float64), flags)
+
+
+def _incomparable(tokenizer: Tokenizer, unknowns: int) -> str:
+    """Why bits a byte of this tokenizer mean something else than those of another one; "" where they do not."""
+    reasons = (
+        [] if tokenizer.lossless else ["the tokenizer does not keep all of the text, so bytes are counted pro rata"]
+    )
+    if unknowns:
+        reasons.append(f"{unknowns:,} of the scored tokens are <unk>")
+    return "; ".join(reasons)
+
+
+def _learning(history: Sequence[Mapping[str, Any]], corpus: Corpus) -> tuple[Learning, ...]:
+    """Training and validation losses by step, the training ones averaged to at most `LEARNING_POINTS`."""
+    curves = []
+    usable = [record for record in history if record.get("nll") is not None]
+    edges = sorted({round(edge) for edge in np.linspace(0, len(usable), LEARNING_POINTS + 1)})
+    groups = [usable[first:stop] for first, stop in pairwise(edges)]
+    means = [sum(float(record["nll"]) for record in group) / len(group) for group in groups]
+    ends = [group[-1] for group in groups]
+    valid = [record for record in history if record.get("valid_nll") is not None]
+    for name, records, losses, part in (
+        ("train", ends, means, corpus.train),
+        ("valid", valid, [float(record["valid_nll"]) for record in valid], corpus.valid),
+    ):
+        if records:
+            steps, tokens = (tuple(int(record[key]) for record in records) for key in ("step", "tokens"))
+            seconds = tuple(float(record["elapsed_seconds"]) for record in records)
+            curves.append(Learning(name, steps, tokens, seconds, tuple(losses), part.bytes / part.tokens))
+    return tuple(curves)
+
+
+def _step_seconds(history: Sequence[Mapping[str, Any]]) -> tuple[float, float, float] | None:
+    """Median, 10 % and 90 % quantile of the seconds of a training step, the first left out; None for too few.
+
+    A record's `tokens` count from the beginning and its `tokens_per_second` are those of its step alone.
+    """
+    taken = [
+        (after["tokens"] - before["tokens"]) / after["tokens_per_second"]
+        for before, after in pairwise(history)
+        if after["tokens_per_second"] and after["step"] == before["step"] + 1
+    ]
+    if len(taken) < 2:
+        return None
+    tenths = quantiles(taken, n=10, method="inclusive")
+    return tenths[4], tenths[0], tenths[8]
+
+
+def _named(report: Report | None, what: str) -> Progress | None:
+    """A report about one piece of work."""
+    return None if report is None else lambda done, total: report(what, done, total)
+
+
+def _finite(value: Any) -> Any:
+    """The same plain data with None for every number that is not finite and lists for tuples."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _measurement(record: dict[str, Any]) -> Measurement:
+    """Plain data -> the nested records; a loss that was null is NaN."""
+    points = tuple(
+        Point(
+            **{
+                **point,
+                "nats": math.nan if point["nats"] is None else point["nats"],
+                "stretch_nats": tuple(math.nan if nats is None else nats for nats in point["stretch_nats"]),
+                "stretch_tokens": tuple(point["stretch_tokens"]),
+                "settings": Settings(**point["settings"]),
+            }
+        )
+        for point in record["points"]
+    )
+    series = ("steps", "tokens", "seconds", "nll")
+    learning = tuple(
+        Learning(**{**curve, **{key: tuple(curve[key]) for key in series}}) for curve in record["learning"]
+    )
+    step_seconds = None if record["step_seconds"] is None else tuple(record["step_seconds"])
+    timed = tuple(Speed(**speed) for speed in record["speeds"])
+    return Measurement(
+        **{**record, "points": points, "speeds": timed, "learning": learning, "step_seconds": step_seconds}
+    )

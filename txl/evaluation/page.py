@@ -1,0 +1,219 @@
+"""The pages of a report: measurements and finished pictures -> Markdown and one self-contained HTML text.
+
+Question, answer, table, pictures, samples, settings, the command, and all of it as JSON. Knows nothing of how pictures
+are drawn or files written.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from txl.evaluation import summary
+from txl.evaluation.measure import Measurement
+
+CAPTIONS = {
+    "context.png": (
+        "Loss against context",
+        "All points are about one sample of tokens. A cached window lets each layer see that many earlier positions, "
+        "so a deep model hears of more; a slid window is exactly that many tokens. Bars are 95 % intervals of the "
+        "comparison: how hard the text itself is, the same for all points, is left out of them. Dashed: a slid window "
+        "longer than in training, whose last positions the model never met.",
+    ),
+    "speed.png": (
+        "Speed against context",
+        "Scoring known text on the machine named below: median of several runs after one that is not counted; "
+        "bars reach from the slowest run to the fastest. A slid window feeds all its tokens again for each one it "
+        "scores; blocks score every token they are fed, with half the context on average.",
+    ),
+    "learning.png": (
+        "Learning",
+        "Validation loss while training: models with absolute positions in blocks, others through their cache. The "
+        "training loss behind it is measured with dropout on.",
+    ),
+}
+"""Title and caption of each picture."""
+
+STYLE = """
+:root { color-scheme: light dark; --page: #ffffff; --ink: #1f2328; --soft: #59636e; --line: #d0d7de; --box: #f6f8fa; }
+@media (prefers-color-scheme: dark) {
+  :root { --page: #14171c; --ink: #e6e6e6; --soft: #a3abb5; --line: #3a414b; --box: #1c2128; }
+}
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--page); color: var(--ink); font: 16px/1.55 system-ui, sans-serif; }
+main { max-width: 50rem; margin: 0 auto; padding: 1.5rem 1rem 4rem; }
+h1 { font-size: 1.7rem; line-height: 1.2; margin: 0.5rem 0; }
+h2 { font-size: 1.2rem; margin: 2.2rem 0 0.5rem; }
+.answer { font-size: 1.15rem; border-left: 4px solid #0072B2; padding: 0.2rem 0 0.2rem 1rem; margin: 1rem 0 1.5rem; }
+.soft, figcaption { color: var(--soft); font-size: 0.9rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: 0.88rem; font-variant-numeric: tabular-nums; width: 100%; }
+th, td { padding: 0.35rem 0.6rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
+th { font-weight: 600; vertical-align: bottom; white-space: normal; }
+th:first-child, td:first-child, th.text, td.text { text-align: left; }
+figure { margin: 0; }
+img { width: 100%; height: auto; display: block; }
+pre { background: var(--box); padding: 0.8rem; border-radius: 6px; overflow-x: auto; margin: 0.4rem 0; }
+pre { font-size: 0.82rem; }
+pre.sample { white-space: pre-wrap; overflow-wrap: anywhere; }
+.samples { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr)); gap: 1rem; }
+summary { cursor: pointer; font-weight: 600; margin: 1rem 0 0.5rem; }
+"""
+
+
+def markdown(measurements: Sequence[Measurement], pictures: Sequence[str], *, command: str) -> str:
+    """The report as Markdown, its pictures beside it."""
+    parts = [f"# {title(measurements)}", summary.answer(measurements), _md_table(*summary.table(measurements))]
+    for name in pictures:
+        heading, caption = CAPTIONS[name]
+        parts += [f"## {heading}", f"![{heading}]({name})", caption]
+    samples = [
+        (label, m.sample) for label, m in zip(summary.labels(measurements), measurements, strict=True) if m.sample
+    ]
+    if samples:
+        parts.append("## Samples")
+        parts += [f"**{label}**\n\n{_indented(sample)}" for label, sample in samples]
+    parts += ["## How to read this", "\n".join(f"* {note}" for note in summary.caveats(measurements))]
+    parts += ["## Every point", _md_table(*summary.table(measurements, every_point=True))]
+    parts += ["## Settings", _md_table(*settings(measurements)), "## Make it again", _indented(command)]
+    return "\n\n".join(parts) + "\n"
+
+
+def html(measurements: Sequence[Measurement], pictures: Mapping[str, tuple[bytes, bytes]], *, command: str) -> str:
+    """The report as one HTML text: pictures (PNG, for a light and a dark page) embedded, nothing fetched, no script."""
+    name = escape(title(measurements))
+    parts = [f"<h1>{name}</h1>", f'<p class="answer">{escape(summary.answer(measurements))}</p>']
+    parts.append(_html_table(*summary.table(measurements), text_columns=2))
+    for picture, (light, dark) in pictures.items():
+        heading, caption = (escape(text) for text in CAPTIONS[picture])
+        parts.append(
+            f"<h2>{heading}</h2><figure><picture>"
+            f'<source media="(prefers-color-scheme: dark)" srcset="{_data(dark)}">'
+            f'<img src="{_data(light)}" alt="{heading}"></picture><figcaption>{caption}</figcaption></figure>'
+        )
+    samples = [
+        (label, m.sample) for label, m in zip(summary.labels(measurements), measurements, strict=True) if m.sample
+    ]
+    if samples:
+        boxes = (f"<div><b>{escape(label)}</b><pre class=sample>{escape(text)}</pre></div>" for label, text in samples)
+        parts.append(f'<h2>Samples</h2><div class="samples">{"".join(boxes)}</div>')
+    notes = "".join(f"<li>{escape(note)}</li>" for note in summary.caveats(measurements))
+    parts.append(f"<h2>How to read this</h2><ul>{notes}</ul>")
+    every = _html_table(*summary.table(measurements, every_point=True), text_columns=2)
+    parts.append(f"<details><summary>Every point</summary>{every}</details>")
+    parts.append(
+        f"<details open><summary>Settings</summary>{_html_table(*settings(measurements), text_columns=1)}</details>"
+    )
+    parts.append(f"<h2>Make it again</h2><pre>{escape(command)}</pre>")
+    body = "\n".join(parts)
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{name}</title>'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>'
+        f"<body><main>\n{body}\n</main></body></html>\n"
+    )
+
+
+def title(measurements: Sequence[Measurement]) -> str:
+    """The question: which runs on which text."""
+    names = summary.labels(measurements)
+    return f"{' against '.join(names)}: {measurements[0].split} text"
+
+
+def settings(measurements: Sequence[Measurement]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """What the runs are and what they were computed with: facts, then config values that differ (≠), then the rest."""
+    rows: list[tuple[str, ...]] = []
+
+    def row(what: str, values: Sequence[Any]) -> None:
+        shown = tuple(_shown(value) for value in values)
+        rows.append((what if len(set(shown)) == 1 else f"≠ {what}", *shown))
+
+    row("parameters", [m.parameters for m in measurements])
+    row("optimizer steps", [m.step for m in measurements])
+    row("training tokens", [m.trained_tokens or None for m in measurements])
+    row("seconds a training step (10 – 90 %)", [_step(m) for m in measurements])
+    row(
+        "scored text",
+        [f"{m.text_tokens:,} tokens, {m.headline.text_bytes:,.0f} bytes, {m.unknowns:,} unknown" for m in measurements],
+    )
+    row("corpus hash", [m.corpus_hash[:16] for m in measurements])
+    row("tokenizer", [f"{m.vocab_size:,} ids, hash {m.tokenizer_hash[:16]}" for m in measurements])
+    for what, key in (
+        ("streams scored at once", "streams"),
+        ("tokens of each at once", "segment_tokens"),
+        ("resets", "resets"),
+    ):
+        row(what, [getattr(m.headline.settings, key) for m in measurements])
+    row("computed in", [f"{m.headline.settings.dtype} on {m.headline.settings.device}" for m in measurements])
+    for key in ("python", "platform", "cpu", "threads"):
+        row(key, [m.environment.get(key) for m in measurements])
+    row("torch", [m.environment.get("packages", {}).get("torch") for m in measurements])
+    facts = len(rows)
+    for section in dict.fromkeys(section for m in measurements for section in m.config):
+        for key in dict.fromkeys(key for m in measurements for key in m.config.get(section, {})):
+            row(f"{section}.{key}", [m.config.get(section, {}).get(key) for m in measurements])
+    rows[facts:] = sorted(rows[facts:], key=lambda cells: not cells[0].startswith("≠"))
+    return ("", *summary.labels(measurements)), rows
+
+
+def data(measurements: Sequence[Measurement], *, command: str) -> str:
+    """The report as JSON: sentences, every point as shown, and measurements that `Measurement.from_json` reads."""
+    header, rows = summary.table(measurements, every_point=True)
+    record = {
+        "command": command,
+        "answer": summary.answer(measurements),
+        "caveats": summary.caveats(measurements),
+        "table": [dict(zip(header, row, strict=True)) for row in rows],
+        "measurements": [json.loads(m.to_json()) for m in measurements],
+    }
+    return json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _step(m: Measurement) -> str:
+    """Seconds of a training step."""
+    if m.step_seconds is None:
+        return "not logged"
+    middle, low, high = m.step_seconds
+    return f"{middle:.3g} ({low:.3g} – {high:.3g})"
+
+
+def _shown(value: Any) -> str:
+    """A config value as a reader expects it."""
+    if isinstance(value, bool) or value is None:
+        return {None: "–", True: "true", False: "false"}[value]
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, list):
+        return ", ".join(str(item) for item in value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _md_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _html_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, text_columns: int) -> str:
+    """An HTML table that scrolls by itself on a narrow screen; the first columns are text."""
+
+    def line(tag: str, cells: Sequence[str]) -> str:
+        marked = (
+            f"<{tag}{' class=text' if i < text_columns else ''}>{escape(cell)}</{tag}>" for i, cell in enumerate(cells)
+        )
+        return f"<tr>{''.join(marked)}</tr>"
+
+    body = "".join(line("td", row) for row in rows)
+    return f'<div class="wide"><table><thead>{line("th", header)}</thead><tbody>{body}</tbody></table></div>'
+
+
+def _indented(text: str) -> str:
+    """A Markdown block that shows text as it is, whatever is in it."""
+    return "\n".join(f"    {line}" for line in text.splitlines())
+
+
+def _data(picture: bytes) -> str:
+    """A picture as an address that holds it."""
+    return f"data:image/png;base64,{base64.b64encode(picture).decode()}"
