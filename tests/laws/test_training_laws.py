@@ -1,0 +1,169 @@
+"""Laws 17 to 20: resuming, splitting rows, validating and the learning rate change nothing of a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.runs import NO_DROPOUT, differences, metrics, remains, tiny, train_in_parts
+from txl.model import Memory
+from txl.runtime import Runtime
+from txl.train import state
+from txl.train.loop import train
+
+# An epoch of 109 pairs is four segments of seven for four streams, the last one with three targets fewer.
+PARTS = {
+    "in the middle": ((4, 8), 700, ()),
+    "after step 1 and before the last, with micro-batches": ((1, 11), 700, ("train.accumulate=2",)),
+    "at the end of two epochs": ((4, 8), 110, ()),
+    "with shuffled documents, resets, half the loss and a cosine": (
+        (3, 6),
+        170,
+        ("data.shuffle_documents=true", "data.reset_memory=true", "train.loss=half", "optim.schedule=cosine"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_17_stop_and_resume_twice_equals_never_stopping_bit_for_bit(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stops, train_bytes, overrides = PARTS[name]
+    whole = tiny(tmp_path, *overrides, run="whole", train_bytes=train_bytes)
+    parts = tiny(tmp_path, *overrides, run="parts", train_bytes=train_bytes)
+    train(whole)
+    train_in_parts(parts, stops, monkeypatch)
+    one, other = remains(whole.run.dir, 12), remains(parts.run.dir, 12)
+    assert [line["step"] for line in one["metrics"]] == list(range(1, 13))
+    assert len(one) > 100
+    assert differences(one, other) == []
+
+
+FORGOTTEN: dict[str, tuple[str, Callable[..., Any]]] = {
+    "memory": ("txl.train.state.own_memory", lambda tensors, runtime, accumulate: (None,) * accumulate),
+    "generators": ("txl.train.state.set_rng_state", lambda saved: None),
+    "moments": ("txl.train.state.load_optimizer_state", lambda model, optimizer, tensors: None),
+    "data position": ("txl.data.streams.Streams.seek", lambda self, position: None),
+}
+
+
+def test_17_fails_when_any_part_of_the_state_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = ("train.max_steps=6", "train.eval_every=100", "train.sample_every=0")
+    train(tiny(tmp_path, *few, run="whole"))
+    whole = remains(tmp_path / "whole", 6)
+    for part, (place, replacement) in FORGOTTEN.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(place, replacement)
+            train_in_parts(tiny(tmp_path, *few, run=part), (4,), monkeypatch)
+        assert "model head.biases.0" in differences(whole, remains(tmp_path / part, 6)), part
+
+
+def gradients_of_steps(config: Any, monkeypatch: pytest.MonkeyPatch) -> list[list[torch.Tensor]]:
+    """The gradients each step was taken with, before clipping."""
+    taken = []
+    clip = Runtime.clip
+
+    def noted(self: Runtime, model: torch.nn.Module, max_norm: float) -> float:
+        taken.append([parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None])
+        return clip(self, model, max_norm)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Runtime, "clip", noted)
+        train(config)
+    return taken
+
+
+@pytest.mark.parametrize("loss", ["full", "half"])
+def test_18_micro_batches_of_rows_give_one_gradient(loss: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    overrides = (*NO_DROPOUT, "train.max_steps=5", f"train.loss={loss}", "optim.lr=1e-4")
+    gradients = {
+        accumulate: gradients_of_steps(
+            tiny(tmp_path, *overrides, f"train.accumulate={accumulate}", run=f"{accumulate}", train_bytes=110),
+            monkeypatch,
+        )
+        for accumulate in (1, 2, 4)
+    }
+    assert len(gradients[1]) == 5  # the fourth has rows that are one target shorter, all but the first have memory
+    assert len(gradients[1][0]) == len(list(gradients[2][0])) > 20
+    for accumulate in (2, 4):
+        for step, (one, other) in enumerate(zip(gradients[1], gradients[accumulate], strict=True)):
+            for a, b in zip(one, other, strict=True):
+                torch.testing.assert_close(
+                    a, b, atol=1e-6, rtol=1e-4, msg=lambda text, step=step: f"step {step}: {text}"
+                )
+    losses = [[line["nll"] for line in metrics(tmp_path / str(accumulate))] for accumulate in (1, 2, 4)]
+    assert losses[1] == pytest.approx(losses[0], abs=1e-6) == losses[2]
+
+
+def test_18_each_micro_batch_reads_the_memory_its_own_rows_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny(tmp_path, "train.accumulate=2", "train.max_steps=4", train_bytes=700)
+    passed: list[tuple[torch.Tensor, Memory | None, Memory]] = []
+    build = state.Run
+
+    def spied(*args: Any) -> Any:
+        run = build(*args)
+        forward = run.bare.forward
+
+        def noted(ids: torch.Tensor, memory: Memory | None = None, **rest: Any) -> Any:
+            out = forward(ids, memory=memory, **rest)
+            passed.append((ids, memory, out.memory))
+            return out
+
+        monkeypatch.setattr(run.bare, "forward", noted)
+        return run
+
+    monkeypatch.setattr("txl.train.begin.Run", spied)
+    train(config)
+    rows = [(ids, before, after) for ids, before, after in passed if ids.shape == (2, 7)]
+    assert len(rows) == 8
+    assert rows[0][1] is None
+    assert rows[1][1] is None
+    for (_, _, left), (_, found, _) in zip(rows, rows[2:], strict=False):
+        assert found is left
+
+
+def test_19_validation_and_samples_between_steps_change_nothing_of_training(tmp_path: Path) -> None:
+    often = tiny(tmp_path, "train.eval_every=1", "train.sample_every=1", run="often")
+    never = tiny(tmp_path, "train.eval_every=100", "train.sample_every=0", run="never")
+    train(often)
+    train(never)
+    one, other = remains(often.run.dir, 12), remains(never.run.dir, 12)
+    assert all("valid_nll" in line for line in one["metrics"])
+    assert sum("valid_nll" in line for line in other["metrics"]) == 1
+    assert set(differences(one, other)) <= {"metrics", "samples", "best_nll", "best_step"}
+    plain = [
+        [{key: value for key, value in line.items() if not key.startswith("valid")} for line in record["metrics"]]
+        for record in (one, other)
+    ]
+    assert plain[0] == plain[1]
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "constant", "inverse_sqrt"])
+def test_20_the_rate_of_every_step_is_its_closed_form_whether_resumed_or_not(
+    schedule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny(tmp_path, f"optim.schedule={schedule}", train_bytes=300)
+    taken, step = [], Runtime.step
+
+    def noted(self: Runtime, optimizer: torch.optim.Optimizer) -> bool:
+        taken.append({group["lr"] for group in optimizer.param_groups})
+        return step(self, optimizer)
+
+    monkeypatch.setattr(Runtime, "step", noted)
+    train_in_parts(config, (2, 7), monkeypatch)
+    w, n, peak = 3, 12, 0.01
+    after = {
+        "cosine": lambda k: peak / 2 * (1 + math.cos(math.pi * (k - w) / (n - w))),
+        "constant": lambda k: peak,
+        "inverse_sqrt": lambda k: peak * math.sqrt(w / k),
+    }[schedule]
+    expected = [peak * k / w if k <= w else after(k) for k in range(1, n + 1)]
+    assert [line["lr"] for line in metrics(config.run.dir)] == pytest.approx(expected, abs=1e-15)
+    assert taken == [{line["lr"]} for line in metrics(config.run.dir)]  # what is logged is what was used

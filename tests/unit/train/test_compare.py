@@ -1,0 +1,88 @@
+"""A measurement is made once, kept, and made anew when anything it depends on changed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import words
+from txl.checkpoint import CheckpointError
+from txl.config import Config, ConfigError, apply_overrides
+from txl.data import prepare
+from txl.evaluation.measure import Measurement
+from txl.train.compare import corpus_for, loaded, measured_run, reported
+from txl.train.loop import train
+
+TINY = (
+    "tokenizer.kind=word data.separator=<eos> data.split_by=position data.batch_size=3 model.n_layer=2 "
+    "model.d_model=12 model.n_head=2 model.d_head=5 model.d_inner=20 model.tgt_len=8 model.mem_len=6 train.max_steps=4 "
+    "train.eval_tokens=50 train.sample_tokens=5 optim.warmup_steps=1 eval.contexts=3,6 eval.sample_targets=20"
+).split()
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    """A trained run of a word model."""
+    folder = tmp_path_factory.mktemp("compare")
+    (folder / "corpus.txt").write_text(words(3000), encoding="utf-8")
+    (folder / "other.txt").write_text("the river ran under a zebra\n" * 9, encoding="utf-8")
+    places = [f"data.train={folder / 'corpus.txt'}", f"data.cache_dir={folder / 'cache'}", f"run.dir={folder / 'run'}"]
+    config = apply_overrides(Config(), [*TINY, *places])
+    train(config)
+    return config
+
+
+def test_a_measurement_is_kept_and_read_back(config: Config) -> None:
+    heard: list[str] = []
+    first = measured_run(config, report=lambda what, done, total: heard.append(what))
+    assert any("scoring" in what for what in heard)
+    heard.clear()
+    assert measured_run(config, report=lambda what, done, total: heard.append(what)) == first
+    assert heard == []
+    assert first.learning[0].steps[-1] == 4
+    prompt, _, written = first.sample.partition(" ⟫ ")
+    assert prompt.startswith(prepare(config).tokenizer.decode(prepare(config).test.ids[:20].tolist()))
+    assert written
+
+
+def test_it_is_made_anew_for_other_settings_or_when_damaged(config: Config) -> None:
+    first = measured_run(config)
+    other = dataclasses.replace(config, eval=dataclasses.replace(config.eval, contexts=(2, 6)))
+    assert {point.context for point in measured_run(other).points} == {2, 6}
+    assert {point.context for point in measured_run(config).points} == {3, 6}
+    kept = Path(config.run.dir) / "measurement.json"
+    kept.write_text('{"name": 3}', encoding="utf-8")
+    assert measured_run(config).points == first.points
+    assert Measurement.from_json(kept.read_text("utf-8")).points == first.points
+
+
+def test_what_a_report_holds_is_read_back(config: Config, tmp_path: Path) -> None:
+    measured = measured_run(config)
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps({"measurements": [json.loads(measured.to_json())] * 2}), encoding="utf-8")
+    assert reported(path) == [measured.to_json()] * 2
+    assert reported(tmp_path / "none.json") == []
+
+
+def test_other_text_is_read_with_the_runs_own_vocabulary(config: Config) -> None:
+    other = Path(config.run.dir).parent / "other.txt"
+    bundle = loaded(config.run.dir, "best", [f"data.test={other}"])
+    assert bundle.config.data.test == str(other)
+    corpus = corpus_for(bundle, own_text=False)
+    assert corpus.tokenizer.hash == bundle.tokenizer.hash
+    assert corpus.test.unknowns == 9
+    assert corpus_for(loaded(config.run.dir, "best", []), own_text=True).tokenizer.hash == bundle.tokenizer.hash
+
+
+def test_a_trained_model_takes_what_changes_no_shape_and_refuses_the_rest(config: Config) -> None:
+    bundle = loaded(config.run.dir, "newest", ["model.mem_len=40", "model.clamp_len=4", "runtime.device=cpu"])
+    assert (bundle.model.config.mem_len, bundle.model.config.clamp_len) == (40, 4)
+    assert bundle.config.model == bundle.model.config
+    with pytest.raises(CheckpointError, match=r"model\.d_head"):
+        loaded(config.run.dir, "newest", ["model.d_head=6"])
+    with pytest.raises(ConfigError) as caught:
+        loaded(config.run.dir, "newest", ["train.max_steps=9", "tokenizer.kind=byte", "optim.lr=1", "run.seed=1"])
+    assert len(caught.value.problems) == 4

@@ -1,0 +1,329 @@
+"""Parts of the loop: splitting, counting, validating, sampling, numbers that are not finite, and how a run ends."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import txl
+from tests.runs import metrics, remains, stop_at, tensors, tiny
+from txl.checkpoint import checkpoints
+from txl.config import Config, TrainConfig, load_config
+from txl.data.streams import SegmentBatch
+from txl.model.transformer_xl import TransformerXL
+from txl.runtime import Runtime
+from txl.train import loop
+from txl.train.loop import NonFiniteError, Preempted, due, is_better, is_finished, micro_batches, train
+
+
+def batch(rows: int, length: int) -> SegmentBatch:
+    numbers = torch.arange(rows * length).view(rows, length)
+    return SegmentBatch(numbers, numbers + 100, numbers % 5 == 0)
+
+
+def test_micro_batches_split_rows_never_time() -> None:
+    parts = micro_batches(batch(6, 5), TrainConfig(accumulate=3))
+    assert [part.inputs.shape for part in parts] == [(2, 5)] * 3
+    for name in ("inputs", "targets", "resets"):
+        assert torch.equal(torch.cat([getattr(part, name) for part in parts]), getattr(batch(6, 5), name))
+
+
+@pytest.mark.parametrize(("length", "left"), [(5, [2, 3, 4]), (4, [2, 3]), (1, [0])])
+def test_half_the_loss_leaves_the_later_half_of_every_segment(length: int, left: list[int]) -> None:
+    whole = batch(2, length)
+    (part,) = micro_batches(whole, TrainConfig(loss="half"))
+    expected = torch.full((2, length), -100)
+    expected[:, left] = whole.targets[:, left]
+    assert torch.equal(part.targets, expected)
+    assert (whole.targets >= 0).all()  # what the loader gave is as it was
+
+
+def test_due_every_so_many_steps_and_never_for_0() -> None:
+    assert [step for step in range(1, 10) if due(step, 3)] == [3, 6, 9]
+    assert not any(due(step, 0) for step in range(10))
+
+
+def test_a_validation_that_is_not_finite_is_never_the_best() -> None:
+    assert is_better(1.0, than=None)
+    assert is_better(0.0, than=0.5)
+    assert not is_better(0.5, than=0.0)
+    assert not is_better(None, than=None)
+    assert not is_better(1.0, than=1.0)
+
+
+def test_the_log_has_a_line_a_step_with_all_that_was_promised(tmp_path: Path) -> None:
+    config = tiny(tmp_path, "train.max_steps=4", "train.loss=half", "optim.clip=0.01", train_bytes=110)
+    train(config)
+    lines = metrics(config.run.dir, without=())
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    for line in lines:
+        assert line["bits"] == pytest.approx(line["nll"] / math.log(2))
+        assert line["grad_norm"] > 0.01  # before clipping
+        assert line["tokens_per_second"] > 0
+        assert line["skipped"] == 0
+    # Four streams of 28, 27, 27, 27 pairs in segments of 7: every position counts as a token, scored or not.
+    assert [line["tokens"] for line in lines] == [28, 56, 84, 109]
+    assert [line["epoch"] for line in lines] == pytest.approx([28 / 110, 56 / 110, 84 / 110, 109 / 110])
+    assert lines[0]["nll"] == pytest.approx(math.log(256), abs=0.2)
+    # Two layers of four rows and at most nine positions of width 12 in float32, and a length a row.
+    assert [line["memory_bytes"] for line in lines] == [2 * 4 * n * 12 * 4 + 4 * 8 for n in (7, 9, 9, 9)]
+    elapsed = [line["elapsed_seconds"] for line in lines]
+    assert elapsed == sorted(elapsed)
+    assert lines[3]["valid_tokens"] == 60
+    assert lines[3]["valid_bits_per_byte"] == pytest.approx(lines[3]["valid_nll"] / math.log(2))
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.25])
+def test_the_step_is_taken_with_gradients_clipped_to_the_norm_and_0_clips_nothing(
+    clip: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    norms, step = [], Runtime.step
+
+    def noted(self: Runtime, optimizer: torch.optim.Optimizer) -> bool:
+        gradients = [parameter.grad for group in optimizer.param_groups for parameter in group["params"]]
+        norms.append(math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients)))
+        return step(self, optimizer)
+
+    monkeypatch.setattr(Runtime, "step", noted)
+    config = tiny(tmp_path, f"optim.clip={clip}", "train.max_steps=4")
+    train(config)
+    logged = [line["grad_norm"] for line in metrics(config.run.dir)]
+    assert min(logged) > 0.25
+    assert norms == pytest.approx(logged if clip == 0 else [0.25] * 4, rel=1e-4)
+
+
+def test_validation_is_evaluation_of_the_split_s_beginning_and_the_end_scores_all_of_it(tmp_path: Path) -> None:
+    config = tiny(tmp_path, "train.max_steps=5", "train.save_every=5")
+    result = train(config)
+    bundle = txl.load(config.run.dir)
+    ids = torch.tensor(list(Path(str(config.data.valid)).read_bytes()))
+    part, whole = txl.evaluate(bundle.model, ids[:61]), txl.evaluate(bundle.model, ids)
+    assert metrics(config.run.dir)[-1]["valid_nll"] == pytest.approx(part.nats / 60, abs=1e-6)
+    assert result.valid_nll == pytest.approx(whole.nats / 149, abs=1e-6)
+    recorded = json.loads((Path(config.run.dir) / "result.json").read_text())
+    assert recorded["valid_nll"] == result.valid_nll
+    assert (recorded["step"], recorded["valid_tokens"], recorded["best_step"]) == (5, 149, 5)
+
+
+def test_with_resets_in_training_validation_resets_at_documents_too(tmp_path: Path) -> None:
+    few = ("train.max_steps=4", "train.eval_every=100", "model.dropout=0", "model.dropatt=0")
+    config = tiny(tmp_path, *few, "data.reset_memory=true")
+    folder = tmp_path / "two"
+    folder.mkdir()
+    texts = [b"abc abc " * 9, b"bca bca " * 10]
+    for number, content in enumerate(texts):
+        (folder / f"{number}.txt").write_bytes(content)
+    result = train(replace(config, data=replace(config.data, valid=str(folder))))
+    model = txl.load(config.run.dir).model
+    ids = torch.tensor(list(b"".join(texts)))
+    resets = torch.zeros(len(ids), dtype=torch.bool)
+    resets[72] = True
+    assert result.valid_nll == pytest.approx(txl.evaluate(model, ids, resets=resets).nats / 151, abs=1e-6)
+
+
+def test_a_sample_goes_on_from_the_validation_split_and_repeats_with_the_seed(tmp_path: Path) -> None:
+    config = tiny(tmp_path, "train.max_steps=4", "train.sample_every=0", "train.sample_tokens=11", "optim.lr=1e-6")
+    train(config)
+    written = (Path(config.run.dir) / "samples.txt").read_text()
+    prompt = Path(str(config.data.valid)).read_bytes()[:64]
+    assert written.startswith(f"=== step 4: prompt ===\n{prompt.decode()}\n=== step 4: the model ===\n")
+    assert written.count("===") == 4
+    bundle = txl.load(config.run.dir)
+    session = txl.Session(bundle.model)
+    session.feed(torch.tensor([list(prompt)]))
+    ids = [int(ids[0]) for ids in session.generate(11, seed=5 + 4)]
+    assert written.endswith(f"=== step 4: the model ===\n{bundle.tokenizer.decode(ids)}\n\n")
+
+
+def poison(monkeypatch: pytest.MonkeyPatch, steps: set[int], *, loss: bool) -> None:
+    """At these steps the loss, or else only its gradient, is not a number."""
+    step, backward, rate, nll = [0], Runtime.backward, loop.learning_rate, TransformerXL.nll
+
+    def noted(number: int, *rest: Any) -> float:
+        step[0] = number
+        return rate(number, *rest)
+
+    def bad_gradient(self: Runtime, value: torch.Tensor) -> None:
+        backward(self, value * math.nan if step[0] in steps and not loss else value)
+
+    def bad_loss(self: TransformerXL, *args: torch.Tensor) -> torch.Tensor:
+        return nll(self, *args) * (math.nan if step[0] in steps and loss and self.training else 1.0)
+
+    monkeypatch.setattr(loop, "learning_rate", noted)
+    monkeypatch.setattr(Runtime, "backward", bad_gradient)
+    monkeypatch.setattr(TransformerXL, "nll", bad_loss)
+
+
+def test_a_gradient_that_is_not_finite_ends_the_run_with_weights_untouched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny(tmp_path, "train.save_every=2")
+    poison(monkeypatch, {5}, loss=False)
+    message = (
+        r"step 5: the loss is [\d.]+, the gradient's norm nan \(1 such in a row\).*step-000004.*train.non_finite=skip"
+    )
+    with pytest.raises(NonFiniteError, match=message):
+        train(config)
+    lines = metrics(config.run.dir)
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5]
+    assert (lines[4]["grad_norm"], lines[4]["skipped"]) == (None, 1)
+    assert checkpoints(config.run.dir)[0].name == "step-000004"
+    assert not is_finished(config)
+
+
+def test_skipped_steps_leave_weights_moments_and_memory_and_a_gap_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny(tmp_path, "train.non_finite=skip", "train.save_every=1", "train.keep_last=9", "train.max_skipped=3")
+    poison(monkeypatch, {4, 5, 8}, loss=True)
+    train(config)
+    assert len(checkpoints(config.run.dir)) == 9
+    lines = {line["step"]: line for line in metrics(config.run.dir)}
+    assert [line["skipped"] for line in lines.values()] == [0, 0, 0, 1, 2, 2, 2, 3, 3, 3, 3, 3]
+    assert [step for step, line in lines.items() if line["nll"] is None] == [4, 5, 8]
+    for name in ("model", "optimizer", "memory"):
+        before, after, later = (tensors(config.run.dir, step, name) for step in (7, 8, 9))
+        assert all(torch.equal(before[key], after[key]) for key in before)
+        assert not all(torch.equal(before[key], later[key]) for key in before)
+    positions = [remains(config.run.dir, step)["position"]["token"] for step in (7, 8, 9)]
+    assert positions == [49, 56, 63]  # the text goes on
+
+
+def test_too_many_skipped_steps_in_a_row_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny(tmp_path, "train.non_finite=skip", "train.max_skipped=3", "train.save_every=1")
+    poison(monkeypatch, {2, 3, 5, 6, 7}, loss=False)
+    with pytest.raises(NonFiniteError, match=r"step 7: .*\(3 such in a row\)"):
+        train(config)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(
+    signum: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny(tmp_path, "train.save_every=100", "train.eval_every=100", "train.max_steps=5")
+    with monkeypatch.context() as patch:
+        stop_at(patch, 2, signum)
+        with pytest.raises(Preempted) as caught:
+            train(config)
+    assert caught.value.signum == signum
+    assert f"stopped by {signal.Signals(signum).name} and saved" in str(caught.value)
+    assert str(caught.value).endswith(f"txl train {config.run.dir}/config.yaml")
+    assert [path.name for path in checkpoints(config.run.dir)] == ["step-000002"]
+    assert not is_finished(config)
+    result = train(load_config(f"{config.run.dir}/config.yaml"))  # saves again although no validation was made before
+    assert (result.step, result.finished) == (5, True)
+    assert [line["step"] for line in metrics(config.run.dir)] == [1, 2, 3, 4, 5]
+
+
+def test_the_last_checkpoint_is_saved_before_the_last_evaluation_also_after_resuming_one_step_before_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny(tmp_path, "train.save_every=100", "train.eval_every=100", "train.max_steps=5")
+    with monkeypatch.context() as patch:
+        stop_at(patch, 4)
+        with pytest.raises(Preempted):
+            train(config)
+    watch = loop.watch
+
+    def killed(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "watch", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train(config)
+    assert checkpoints(config.run.dir)[0].name == "step-000005"
+    assert not is_finished(config)
+    monkeypatch.setattr(loop, "watch", watch)
+    assert train(config).step == 5
+    assert is_finished(config)
+
+
+def test_a_signal_in_the_last_evaluation_ends_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny(tmp_path, "train.max_steps=4")
+    sample = loop.sample
+
+    def interrupted(*args: Any) -> Any:
+        signal.raise_signal(signal.SIGTERM)
+        return sample(*args)
+
+    monkeypatch.setattr(loop, "sample", interrupted)
+    with pytest.raises(Preempted):
+        train(config)
+    assert not is_finished(config)
+
+
+def test_the_best_checkpoint_is_kept_besides_the_last_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = iter([3.0, 2.0, math.nan, 2.5, 2.1, 2.2, 9.9])
+
+    def validate(*args: Any, **rest: Any) -> dict[str, Any]:
+        nll = loop.finite_or_none(next(losses))
+        return {"valid_nll": nll, "valid_bits_per_byte": nll, "valid_bits": nll, "valid_tokens": 60}
+
+    monkeypatch.setattr(loop, "validate", validate)
+    config = tiny(tmp_path, "train.eval_every=2", "train.save_every=1", "train.keep_last=1")
+    train(config)
+    assert [path.name for path in checkpoints(config.run.dir)] == ["step-000012", "step-000004"]
+    assert txl.load(config.run.dir, "best").step == 4
+
+
+def test_a_finished_run_ends_at_once_and_goes_on_when_given_more_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tiny(tmp_path, "train.max_steps=4")
+    first = train(config)
+    assert is_finished(config)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "begin", None)
+        assert train(config) == first
+    assert "done before, 4 steps" in capsys.readouterr().out.splitlines()[-1]
+    longer: Config = tiny(tmp_path, "train.max_steps=6")
+    assert not is_finished(longer)
+    assert not is_finished(tiny(tmp_path, "train.max_steps=4", "optim.lr=0.02"))
+    assert train(longer).step == 6
+    (checkpoints(config.run.dir)[0] / "rng.json").unlink()
+    assert not is_finished(longer)
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Path) -> None:
+    runs = [
+        tiny(tmp_path, "train.max_steps=4", f"run.seed={seed}", run=name)
+        for name, seed in (("a", 3), ("b", 3), ("c", 4))
+    ]
+    for config in runs:
+        train(config)
+    a, b, c = (remains(config.run.dir, 4) for config in runs)
+    assert a == b
+    assert a["metrics"] != c["metrics"]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("model.arch=transformer", "model.position=sinusoidal", "model.mem_len=0"),
+        ("model.arch=lstm", "model.position=none", "model.mem_len=0"),
+        ("model.pre_lnorm=true", "model.same_length=true", "runtime.precision=bf16"),
+    ],
+)
+def test_every_architecture_and_bf16_train_save_and_go_on(
+    overrides: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "model.arch=lstm" in overrides:
+        overrides += ("model.n_head=4", "model.d_head=32", "model.d_inner=512", "model.dropatt=0")
+    settings = (*overrides, "train.max_steps=6", "train.eval_every=3")
+    whole, parts = tiny(tmp_path, *settings, run="whole"), tiny(tmp_path, *settings, run="parts")
+    train(whole)
+    with monkeypatch.context() as patch:
+        stop_at(patch, 3)
+        with pytest.raises(Preempted):
+            train(parts)
+    train(parts)
+    assert remains(whole.run.dir, 6) == remains(parts.run.dir, 6)
+    losses = [line["nll"] for line in metrics(whole.run.dir)]
+    assert losses[-1] < losses[0]

@@ -1,0 +1,136 @@
+"""Trained models read back: a run folder or a checkpoint in, a model with its tokenizer and config out.
+
+Also how weights go in and out of a model. Knows nothing of optimizers, streams or loops.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from txl.checkpoint.snapshot import CheckpointError, is_checkpoint, newest_valid, read
+from txl.config import Config, ConfigError, ModelConfig
+from txl.data.tokenizer import Tokenizer, tokenizer_from_json
+from txl.model import Model, build_model
+
+OVERRIDABLE = (
+    *("mem_len", "tgt_len", "clamp_len", "same_length", "dropout", "dropatt"),
+    *("initial_memory", "window_includes_self"),
+)
+"""Fields of ModelConfig that a trained model may be loaded with otherwise: its weights keep their meaning."""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A trained model with all that is needed to use it: in eval mode on the CPU, with the config it was loaded by."""
+
+    model: Model
+    tokenizer: Tokenizer
+    config: Config
+    step: int
+    path: Path
+
+
+def load_run(path: str | Path, checkpoint: str = "newest", **model_overrides: Any) -> Bundle:
+    """A trained model from a run folder or from one of its checkpoints.
+
+    checkpoint: newest, or best (by validation), for a run folder; both mean the newest that is whole. model_overrides:
+    other values for fields of ModelConfig in `OVERRIDABLE`, such as mem_len=64, clamp_len=32, tgt_len=16. Raises
+    CheckpointError where there is no usable checkpoint or an override would change the weights or what they mean, and
+    ConfigError where an override is no field of ModelConfig or no possible value.
+    """
+    folder = _chosen(Path(path), checkpoint)
+    snapshot = read(folder)
+    model_config = _overridden(snapshot.config.model, model_overrides)
+    tokenizer = tokenizer_from_json(snapshot.tokenizer)
+    with torch.random.fork_rng(devices=[]):  # loading is no reason for the caller's numbers to change
+        model = build_model(model_config, tokenizer.vocab_size)
+    try:
+        load_weights(model, snapshot.model)
+    except CheckpointError as error:
+        changed = ", ".join(f"{name}={value}" for name, value in model_overrides.items())
+        raise CheckpointError(f"{folder}: {error}" + (f" (loaded with {changed})" if changed else "")) from None
+    config = dataclasses.replace(snapshot.config, model=model_config)
+    return Bundle(model.eval(), tokenizer, config, snapshot.step, folder)
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and persistent buffers by name; a tensor with two names (tied weights) comes once, under the first."""
+    unique: dict[int, tuple[str, Tensor]] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        unique.setdefault(id(tensor), (name, tensor.detach()))
+    return dict(unique.values())
+
+
+def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copy weights into a model in place, so that what was tied stays tied.
+
+    Raises CheckpointError naming what is missing, what is too much and which shapes differ.
+    """
+    own = weights(model)
+    shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    differing = [
+        f"{name} is {found.get(name, 'missing')} in the checkpoint and {shapes.get(name, 'absent')} in the model"
+        for name in sorted(shapes.keys() | found.keys())
+        if shapes.get(name) != found.get(name)
+    ]
+    if differing:
+        more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
+        raise CheckpointError(
+            f"the weights do not fit this model: {'; '.join(differing[:3])}{more}. Only settings that leave every "
+            f"parameter's shape alone may differ from training: {', '.join(OVERRIDABLE)}, where they do"
+        )
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(tensors[name])
+
+
+def _chosen(path: Path, checkpoint: str) -> Path:
+    """The checkpoint folder that `load_run` is to read."""
+    if checkpoint not in ("newest", "best"):
+        raise CheckpointError(f"checkpoint: found {checkpoint!r}; allowed: newest or best")
+    if is_checkpoint(path):
+        return path
+    newest = newest_valid(path)
+    if newest is None:
+        raise CheckpointError(
+            f"{path}: no checkpoint here; give a run folder (run.dir of a config) or one of its checkpoints/step-…"
+        )
+    if checkpoint == "newest":
+        return newest
+    best = _state(newest).get("best_step")
+    if best is None:
+        raise CheckpointError(f"{path}: no validation has been made yet, so none is best; use checkpoint='newest'")
+    return newest.parent / f"step-{best:06d}"
+
+
+def _state(path: Path) -> dict[str, Any]:
+    """The training loop's numbers of a checkpoint, without its tensors."""
+    try:
+        return dict(json.loads((path / "state.json").read_text("utf-8")))
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{path}/state.json: cannot be read: {error}") from error
+
+
+def _overridden(config: ModelConfig, overrides: Mapping[str, Any]) -> ModelConfig:
+    """The model's config with other values. Raises for a field that does not exist or that the weights depend on."""
+    known = [field.name for field in dataclasses.fields(ModelConfig)]
+    for name, value in overrides.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            raise ConfigError([f"model.{name}: unknown key; did you mean {(near or OVERRIDABLE)[0]}?"])
+        if name not in OVERRIDABLE and value != getattr(config, name):
+            raise CheckpointError(
+                f"model.{name}: found {value!r}, trained with {getattr(config, name)!r}, which changes the "
+                f"weights' shapes or meaning; a trained model can be loaded with another {', '.join(OVERRIDABLE)}"
+            )
+    return dataclasses.replace(config, **overrides)

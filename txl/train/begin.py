@@ -1,0 +1,147 @@
+"""All that comes before the first step: what cannot begin or go on is refused here, with the reason.
+
+Config, Runtime, Journal -> the parts of a `Run` and the `TrainState` it goes on from. Knows nothing of how a step is
+taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+
+from txl.checkpoint import CheckpointError, Snapshot, check_space, checkpoints, newest_valid, read, weights
+from txl.config import Config, ConfigError
+from txl.data import DataError
+from txl.data.corpus import prepare
+from txl.data.streams import Streams
+from txl.model import build_model
+from txl.runtime import Runtime, seed_everything
+from txl.train.folder import write_records
+from txl.train.journal import Journal
+from txl.train.optim import build_optimizer
+from txl.train.state import Run, TrainState, restore
+
+FREE_SECTIONS = ("run", "eval", "runtime")
+FREE_SETTINGS = (
+    *("train.max_steps", "train.log_every", "train.eval_every", "train.save_every", "train.keep_last"),
+    *("train.sample_every", "train.sample_tokens", "train.non_finite", "train.max_skipped", "data.cache_dir"),
+)
+"""What may differ between a run's start and its resumption; anything else would make it another run."""
+
+
+def begin(config: Config, runtime: Runtime, journal: Journal) -> tuple[Run, TrainState]:
+    """Prepare the text, build the model, and take over the newest checkpoint where there is one.
+
+    Raises ConfigError, CheckpointError or DataError where the run cannot begin or go on.
+    """
+    check_rows(config, runtime)
+    notes: list[str] = []  # said after the line that tells what runs
+    snapshot = find_snapshot(config, warn=notes.append)
+    if snapshot is not None:  # the order of documents and the samples go on as they began
+        config = replace(config, run=replace(config.run, seed=snapshot.config.run.seed))
+    corpus = prepare(config, report=journal.working)
+    notes += corpus.manifest["notes"]
+    if corpus.valid.tokens < 2:
+        raise DataError("data.valid: found 1 token; at least 2 are needed to validate, for the first is never scored")
+    seed_everything(config.run.seed)
+    bare = build_model(config.model, corpus.tokenizer.vocab_size)
+    model, optimizer = runtime.prepare(bare, build_optimizer(bare, config.optim))
+    streams = Streams(
+        corpus.train.ids,
+        corpus.train.document_starts,
+        batch_size=config.data.batch_size,
+        tgt_len=config.model.tgt_len,
+        rank=runtime.rank,
+        world=runtime.world,
+        reset_memory=config.data.reset_memory,
+        shuffle_documents=config.data.shuffle_documents,
+        seed=config.run.seed,
+        vocab_size=corpus.tokenizer.vocab_size,
+    )
+    run = Run(config, runtime, journal, corpus, streams, bare, model, optimizer)
+    journal.say(describe(run, step=0 if snapshot is None else snapshot.step))
+    seed_everything(config.run.seed, rank=runtime.rank)  # rows of different processes drop out differently
+    state = TrainState(memory=(None,) * config.train.accumulate, position=streams.position())
+    if snapshot is not None:
+        state = restore(run, snapshot, warn=notes.append)
+        streams.seek(dict(state.position))
+    for note in notes:
+        journal.say(note)
+    if runtime.is_main:
+        check_disk(run)
+        write_records(Path(config.run.dir), config)
+    journal.begin(state.step, {} if snapshot is None else snapshot.state["journal"])
+    return run, state
+
+
+def describe(run: Run, *, step: int) -> str:
+    """What runs, in one line."""
+    config, corpus = run.config, run.corpus
+    n_parameters = sum(parameter.numel() for parameter in run.bare.parameters())
+    return (
+        f"{config.run.dir}: {config.model.arch} of {n_parameters:,} parameters on {run.runtime}, "
+        f"corpus {corpus.fingerprint[:12]} of {corpus.train.tokens:,} tokens, steps {step} to {config.train.max_steps}"
+    )
+
+
+def check_rows(config: Config, runtime: Runtime) -> None:
+    """Raise ConfigError where the rows of a step cannot be shared evenly by processes and micro-batches."""
+    rows, accumulate = config.data.batch_size, config.train.accumulate
+    if rows % (runtime.world * accumulate):
+        raise ConfigError(
+            [
+                f"data.batch_size: found {rows}, for {runtime.world} processes with {accumulate} micro-batches each; "
+                f"allowed: a multiple of {runtime.world * accumulate}"
+            ]
+        )
+
+
+def check_disk(run: Run) -> None:
+    """Raise CheckpointError where the checkpoints kept, the best one and the next one do not fit on the disk."""
+    config = run.config
+    memory = config.data.batch_size * config.model.mem_len * config.model.d_model * config.model.n_layer * 4
+    size = 3 * sum(tensor.nbytes for tensor in weights(run.bare).values()) + memory  # weights and two moments
+    missing = config.train.keep_last + 2 - len(checkpoints(run.dir))
+    check_space(run.dir, size * max(1, missing))
+
+
+def find_snapshot(config: Config, *, warn: Callable[[str], None]) -> Snapshot | None:
+    """The newest whole checkpoint of the run, if it may go on with this config; None where there is none to go on from.
+
+    Raises CheckpointError where `run.resume` forbids it, where a setting differs that would make it another run, or
+    where the run is past `train.max_steps`.
+    """
+    run_dir = config.run.dir
+    if config.run.resume == "never" and checkpoints(run_dir):
+        raise CheckpointError(
+            f"{run_dir}: run.resume is never and there are checkpoints; choose another run.dir, or run.resume=auto"
+        )
+    newest = newest_valid(run_dir, strict=config.run.resume == "strict", warn=warn)
+    if newest is None:
+        return None
+    snapshot = read(newest)
+    differing = changed_settings(snapshot.config, config)
+    if differing:
+        lines = "\n".join(differing)
+        raise CheckpointError(
+            f"{newest}: this config is another run's:\n{lines}\nTake the old values, or another run.dir"
+        )
+    if snapshot.step > config.train.max_steps:
+        raise CheckpointError(
+            f"train.max_steps: found {config.train.max_steps}, but {run_dir} has gone on to step {snapshot.step}; "
+            "raise it, or choose another run.dir"
+        )
+    return snapshot
+
+
+def changed_settings(saved: Config, config: Config) -> list[str]:
+    """A line with both values for each setting that may not differ from the start of a run and does."""
+    lines = []
+    for section in fields(Config):
+        before, now = getattr(saved, section.name), getattr(config, section.name)
+        for field in fields(before):
+            key, old, new = f"{section.name}.{field.name}", getattr(before, field.name), getattr(now, field.name)
+            if old != new and section.name not in FREE_SECTIONS and key not in FREE_SETTINGS:
+                lines.append(f"{key}: found {new!r}, the run was begun with {old!r}")
+    return lines

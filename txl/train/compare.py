@@ -1,0 +1,130 @@
+"""A trained run made ready to be used, and measured once: config or bundle in, `Measurement` out, kept with the run.
+
+Knows nothing of the command line, nor of what is compared with what.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from txl.checkpoint import Bundle, load_run
+from txl.config import Config, ConfigError, TokenizerConfig, apply_overrides
+from txl.data import Corpus, prepare
+from txl.evaluation.measure import Measurement, measure
+from txl.infer import Session, generate_text
+from txl.runtime import device_kind
+from txl.train.folder import write_text
+
+Report = Callable[[str, int, int | None], None]
+"""report(what, done, total)."""
+OF_THE_RUN = ("tokenizer.", "train.", "optim.", "run.")
+"""Settings that nothing reads once a run is trained, or that made it what it is."""
+PROMPT_TOKENS = 128
+"""Tokens from the start of the test split that the sample goes on from."""
+SAMPLE_TEMPERATURE = 0.8
+"""A little bolder than the model itself: its most probable text is dull, its own distribution strays."""
+
+
+def measured_run(config: Config, *, report: Report | None = None) -> Measurement:
+    """The measurement of a finished run's best checkpoint: the one kept in its folder if nothing changed, else anew.
+
+    Raises CheckpointError where there is no checkpoint, DataError where the text is gone, ValueError where it changed.
+    """
+    kept = Path(config.run.dir) / "measurement.json"
+    bundle = placed(load_run(config.run.dir, "best"), config)
+    found = _kept(kept)
+    if found is not None and found.step == bundle.step and found.config == json.loads(json.dumps(asdict(config))):
+        return found
+    corpus = prepare(config, report=report)
+    measured = measure(
+        bundle,
+        corpus,
+        config.eval,
+        report,
+        history=list(_history(Path(config.run.dir) / "metrics.jsonl")),
+        sample=written_sample(bundle, corpus),
+    )
+    write_text(kept, measured.to_json())
+    return measured
+
+
+def loaded(run: str | Path, checkpoint: str, overrides: Sequence[str]) -> Bundle:
+    """A trained model under overrides, on the device they name.
+
+    Data, evaluation and machine may differ from training, and of the model what leaves every parameter's shape alone
+    (mem_len, clamp_len, tgt_len, ...). Raises ConfigError or CheckpointError for anything else.
+    """
+    fixed = [word for word in overrides if word.startswith(OF_THE_RUN)]
+    if fixed:
+        allowed = "allowed: data, eval, runtime, and of the model what changes no parameter's shape"
+        raise ConfigError([f"override {word}: cannot be changed after training; {allowed}" for word in fixed])
+    bundle = load_run(run, checkpoint)
+    config = apply_overrides(bundle.config, overrides)
+    before, now = asdict(bundle.config.model), asdict(config.model)
+    if changed := {name: value for name, value in now.items() if value != before[name]}:
+        bundle = load_run(run, checkpoint, **changed)
+    return placed(bundle, config)
+
+
+def placed(bundle: Bundle, config: Config) -> Bundle:
+    """The bundle under another config, its model on the device that config asks for.
+
+    Raises ConfigError where that device is not there.
+    """
+    if config.runtime.threads is not None:
+        torch.set_num_threads(config.runtime.threads)
+    wanted = config.runtime.device
+    bundle.model.to(wanted if ":" in wanted else device_kind(config.runtime))
+    return replace(bundle, config=config)
+
+
+def corpus_for(bundle: Bundle, *, own_text: bool, report: Report | None = None) -> Corpus:
+    """The text of the bundle's config in the ids of the bundle's own tokenizer, also where it was not trained on it."""
+    if own_text:
+        return prepare(bundle.config, report=report)
+    tokenizer = TokenizerConfig(kind="file", path=str(bundle.path / "tokenizer.json"))
+    return prepare(replace(bundle.config, tokenizer=tokenizer), report=report)
+
+
+def written_sample(bundle: Bundle, corpus: Corpus) -> str:
+    """The beginning of the test split, then ` ⟫ ` and what the model writes after it; the same for the same run."""
+    prompt = bundle.tokenizer.decode([int(token) for token in corpus.test.ids[:PROMPT_TOKENS]])
+    pieces = generate_text(
+        Session(bundle.model),
+        bundle.tokenizer,
+        prompt,
+        max_new_tokens=bundle.config.train.sample_tokens,
+        temperature=SAMPLE_TEMPERATURE,
+        seed=bundle.config.run.seed,
+    )
+    return f"{prompt} ⟫ {''.join(pieces)}"
+
+
+def reported(path: Path) -> list[str]:
+    """The measurements that a report.json holds, as their own JSON; none where there is no such file."""
+    try:
+        record = json.loads(path.read_text("utf-8"))
+        return [json.dumps(measurement, indent=1, ensure_ascii=False) for measurement in record["measurements"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _kept(path: Path) -> Measurement | None:
+    """The measurement that was kept, or None where there is none that can be read."""
+    try:
+        return Measurement.from_json(path.read_text("utf-8"))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _history(path: Path) -> Iterator[Mapping[str, Any]]:
+    """The records of metrics.jsonl; nothing where there is no such file."""
+    if path.exists():
+        with path.open(encoding="utf-8") as lines:
+            yield from (json.loads(line) for line in lines)

@@ -1,0 +1,240 @@
+"""Everything but the training: a config in, what a run of it would be out, or the reason why it cannot run.
+
+Prepares the text, checks the tokenizer and the streams on it, takes a few steps with the real model and throws them
+away. Nothing is written but the prepared corpus. Knows nothing of the command line.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+from torch.utils.flop_counter import FlopCounterMode
+
+from txl.config import Config
+from txl.data import Corpus, DataError, SegmentBatch, Streams, prepare
+from txl.model import Memory, Model, build_model
+from txl.runtime import Runtime, seed_everything
+from txl.train.begin import check_rows
+from txl.train.optim import build_optimizer, learning_rate, optimizer_state, set_learning_rate
+
+Report = Callable[[str, int, int | None], None]
+"""report(what, done, total)."""
+ROUND_TRIP_TOKENS = 20_000
+"""Tokens of each split that are decoded, encoded and decoded again."""
+SHOWN_TOKENS = 48
+"""Tokens of the first stream that are shown as text."""
+HIGH_UNKNOWN_SHARE = 0.01
+"""Share of unknown symbols above which something is probably wrong."""
+
+
+@dataclass(frozen=True)
+class MockStep:
+    """What a step of the real model costs.
+
+    first_nll: nats a token before any step, near ln V for a sound start.  seconds: of a whole optimizer step with full
+    memory.  flops_a_token: of such a step, matrix products alone, a multiply-add counted as 2.  *_bytes: of weights,
+    gradients, the optimizer's moments and the segment memory of one process.
+    """
+
+    first_nll: float
+    seconds: float
+    flops_a_token: float
+    weight_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What a run would be.
+
+    first_text: how the first stream begins.  round_trip: what encoding and decoding do to text, in words.  warnings:
+    what deserves a look.  parameters: by part of the model.  reach_tokens: how far back a token can matter, None for
+    no bound.
+    """
+
+    config: Config
+    corpus: Corpus
+    place: str
+    first_text: str
+    round_trip: str
+    warnings: tuple[str, ...]
+    parameters: dict[str, int]
+    steps_an_epoch: int
+    reach_tokens: int | None
+    step: MockStep
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Name and value, in words, of everything found."""
+        step, steps, vocab_size = self.step, self.config.train.max_steps, self.corpus.tokenizer.vocab_size
+        parts = ", ".join(f"{name} {count:,}" for name, count in self.parameters.items())
+        total = step.weight_bytes + step.gradient_bytes + step.optimizer_bytes + step.memory_bytes
+        return [
+            ("text begins", repr(self.first_text)),
+            ("round trip", self.round_trip),
+            ("parameters", f"{sum(self.parameters.values()):,} ({parts})"),
+            ("reach", "unbounded" if self.reach_tokens is None else f"{self.reach_tokens:,} tokens back"),
+            ("first loss", f"{step.first_nll:.3f} nats a token; a uniform guess has {math.log(vocab_size):.3f}"),
+            ("steps", f"{steps:,}, an epoch has {self.steps_an_epoch:,}: {steps / self.steps_an_epoch:.2f} epochs"),
+            ("work", f"{step.flops_a_token / 1e6:,.1f} million FLOPs a token trained"),
+            (
+                "time",
+                f"{step.seconds:.3f} s a step here ({self.place}), about {step.seconds * steps / 60:,.1f} min in all",
+            ),
+            ("bytes", f"{total / 1e6:,.1f} MB a process without activations: " + self._bytes()),
+        ]
+
+    def _bytes(self) -> str:
+        """The parts of the bytes."""
+        step = self.step
+        parts = {"weights": step.weight_bytes, "gradients": step.gradient_bytes}
+        parts |= {"optimizer": step.optimizer_bytes, "memory": step.memory_bytes}
+        return ", ".join(f"{name} {size / 1e6:,.1f}" for name, size in parts.items())
+
+
+def validate(config: Config, *, report: Report | None = None) -> Validation:
+    """Check a config against its data and its model, and say what a run would cost.
+
+    Raises ConfigError or DataError for what cannot run, FloatingPointError where the first steps are not finite.
+    """
+    runtime = Runtime.create(config)
+    check_rows(config, runtime)
+    corpus = prepare(config, report=report)
+    tokenizer = corpus.tokenizer
+    round_trip = check_round_trip(corpus)
+    streams = Streams(
+        corpus.train.ids,
+        corpus.train.document_starts,
+        batch_size=config.data.batch_size,
+        tgt_len=config.model.tgt_len,
+        reset_memory=config.data.reset_memory,
+        shuffle_documents=config.data.shuffle_documents,
+        seed=config.run.seed,
+    )
+    first = next(streams)
+    check_targets(first, next(streams))
+    seed_everything(config.run.seed)
+    model = build_model(config.model, tokenizer.vocab_size)
+    return Validation(
+        config=config,
+        corpus=corpus,
+        place=str(runtime),
+        first_text=tokenizer.decode(first.inputs[0, :SHOWN_TOKENS].tolist()),
+        round_trip=round_trip,
+        warnings=unknown_warnings(corpus),
+        parameters=parameters_by_part(model),
+        steps_an_epoch=len(streams),
+        reach_tokens=model.reach(model.default_window),
+        step=mock_step(config, runtime, model, first, report=report),
+    )
+
+
+def check_round_trip(corpus: Corpus) -> str:
+    """What becomes of text that is encoded and decoded, in words.
+
+    Raises DataError where a tokenizer that says it loses nothing changes a text.
+    """
+    tokenizer, tokens, changed = corpus.tokenizer, 0, []
+    for split in (corpus.train, corpus.valid, corpus.test):
+        ids = [int(token) for token in split.ids[:ROUND_TRIP_TOKENS]]
+        tokens += len(ids)
+        text = tokenizer.decode(ids)
+        back = tokenizer.decode(tokenizer.encode(text))
+        if back != text:
+            changed.append(f"{split.name} split: {_first_change(text, back)}")
+    if changed and tokenizer.lossless:
+        raise DataError(
+            f"tokenizer: encoding and decoding changed text though nothing should get lost; {'; '.join(changed)}"
+        )
+    if changed:
+        return f"not exact, as this tokenizer is: {changed[0]}"
+    return f"exact on {tokens:,} tokens" + ("" if tokenizer.lossless else " (of text as the tokenizer writes it)")
+
+
+def unknown_warnings(corpus: Corpus) -> tuple[str, ...]:
+    """A sentence for each split that has many unknown symbols."""
+    return tuple(
+        f"{part.unknowns / part.tokens:.1%} of the {part.name} split are unknown symbols: was the vocabulary made from "
+        "such text, and is it large enough (tokenizer.max_size, tokenizer.min_count)?"
+        for part in (corpus.train, corpus.valid, corpus.test)
+        if part.unknowns > HIGH_UNKNOWN_SHARE * part.tokens
+    )
+
+
+def check_targets(first: SegmentBatch, second: SegmentBatch) -> None:
+    """Raise DataError unless each target is the input that comes next, inside a segment and from one to the next."""
+    ignored = first.targets == -100
+    fits = (first.targets[:, :-1] == first.inputs[:, 1:]) | ignored[:, :-1]
+    goes_on = (first.targets[:, -1] == second.inputs[:, 0]) | ignored[:, -1] | second.resets[:, 0]
+    if not (bool(fits.all()) and bool(goes_on.all())):
+        raise DataError("streams: a target is not the token after its input; remove the prepared corpus and try again")
+
+
+def parameters_by_part(model: Model) -> dict[str, int]:
+    """Parameters of each direct part of the model, shared ones counted once, under the first part that has them."""
+    seen: set[int] = set()
+    counts: dict[str, int] = {}
+    for name, parameter in model.named_parameters():
+        if id(parameter) not in seen:
+            seen.add(id(parameter))
+            part = name.split(".")[0]
+            counts[part] = counts.get(part, 0) + parameter.numel()
+    return counts
+
+
+def mock_step(
+    config: Config, runtime: Runtime, model: Model, batch: SegmentBatch, *, report: Report | None = None
+) -> MockStep:
+    """Train on one micro-batch of the first segment until memory is full, then time one step and count another.
+
+    Raises FloatingPointError where a loss or a gradient is not finite.
+    """
+    rows = config.data.batch_size // (config.train.accumulate * runtime.world)
+    inputs, targets = batch.inputs[:rows].to(runtime.device), batch.targets[:rows].to(runtime.device)
+    wrapped, optimizer = runtime.prepare(model, build_optimizer(model, config.optim))
+    set_learning_rate(optimizer, learning_rate(1, config.optim, config.train.max_steps))
+    wrapped.train()
+    filling = 1 + math.ceil(config.model.mem_len / inputs.shape[1])
+    memory: Memory | None = None
+    losses, seconds, gradient_bytes = [], 0.0, 0
+    counter = FlopCounterMode(display=False)
+    for number in range(filling + 2):
+        if report is not None:
+            report("mock steps", number, filling + 2)
+        started = time.monotonic()
+        optimizer.zero_grad(set_to_none=True)
+        with counter if number == filling + 1 else nullcontext():
+            with runtime.autocast():
+                out = wrapped(inputs, memory=memory, targets=targets)
+            loss = out.nll.sum() / (targets != -100).sum()
+            runtime.backward(loss)
+        memory = out.memory
+        losses.append(float(loss.detach()))
+        norm = runtime.clip(wrapped, config.optim.clip)
+        if not (math.isfinite(losses[-1]) and (math.isfinite(norm) or runtime.scales_gradients)):
+            found = f"loss {losses[-1]}, gradient norm {norm}"
+            raise FloatingPointError(f"mock step {number + 1}: found {found}; lower optim.lr or model.init_std")
+        gradient_bytes = sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
+        runtime.step(optimizer)
+        if number == filling:
+            seconds = time.monotonic() - started
+    return MockStep(
+        first_nll=losses[0],
+        seconds=seconds * config.train.accumulate,
+        flops_a_token=counter.get_total_flops() / inputs.numel(),
+        weight_bytes=sum(parameter.nbytes for parameter in model.parameters()),
+        gradient_bytes=gradient_bytes,
+        optimizer_bytes=sum(tensor.nbytes for tensor in optimizer_state(model, optimizer).values()),
+        memory_bytes=(0 if memory is None else memory.nbytes) * config.train.accumulate,
+    )
+
+
+def _first_change(text: str, back: str) -> str:
+    """Where two texts part, with some of both."""
+    at = next((i for i, (a, b) in enumerate(zip(text, back, strict=False)) if a != b), min(len(text), len(back)))
+    return f"character {at:,}, {text[at : at + 20]!r} became {back[at : at + 20]!r}"
