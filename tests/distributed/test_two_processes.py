@@ -1,0 +1,147 @@
+"""Two gloo processes are one run: gradients, losses, log and checkpoints are those of one process at the same batch."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.runs import NO_DROPOUT, differences, metrics, remains, stop_at, tensors, tiny
+from txl.checkpoint import checkpoints
+from txl.runtime import Runtime
+from txl.train.loop import Preempted, train
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def launch(folder: Path, *, world: int) -> list[dict[str, Any]]:
+    """Run the worker in `world` processes; what each noted."""
+    shared = {
+        "PYTHONPATH": str(ROOT),
+        "WORLD_SIZE": str(world),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+    }
+    command = [sys.executable, str(Path(__file__).with_name("worker.py")), str(folder)]
+    workers = [
+        subprocess.Popen(
+            command,
+            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+    try:
+        said = [worker.communicate(timeout=110)[0] for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+    assert [worker.returncode for worker in workers] == [0] * world, "\n".join(said)
+    assert all(not line.startswith("step ") for line in said[1].splitlines())  # one process prints
+    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(world)]
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """The folder of all runs of two processes, and what each process noted."""
+    folder = tmp_path_factory.mktemp("together")
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(patch, 4)
+        with pytest.raises(Preempted):
+            train(tiny(folder, *NO_DROPOUT, run="begun-alone"))  # two processes go on with it
+    return folder, launch(folder, world=2)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[float]]]:
+    """The same runs in one process."""
+    folder, taken, clip = tmp_path_factory.mktemp("alone"), [], Runtime.clip
+
+    def noted(self: Runtime, model: torch.nn.Module, max_norm: float) -> float:
+        taken.append([float(parameter.grad.norm()) for parameter in model.parameters() if parameter.grad is not None])
+        return clip(self, model, max_norm)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Runtime, "clip", noted)
+        train(tiny(folder, *NO_DROPOUT, "train.max_steps=5", run="two", train_bytes=110))
+    train(tiny(folder, *NO_DROPOUT, run="all"))
+    return folder, taken
+
+
+Together = tuple[Path, list[dict[str, Any]]]
+Alone = tuple[Path, list[list[float]]]
+
+
+def close(one: list[dict[str, Any]], other: list[dict[str, Any]], *, rel: float) -> None:
+    """Logs with the same steps and numbers; memory_bytes are those of one process."""
+    assert len(one) == len(other)
+    for line, twin in zip(one, other, strict=True):
+        ours, theirs = ({k: v for k, v in record.items() if k != "memory_bytes"} for record in (line, twin))
+        assert ours == pytest.approx(theirs, rel=rel)
+
+
+def test_18_two_processes_of_two_rows_give_the_gradient_of_one_with_four(together: Together, alone: Alone) -> None:
+    for name in ("gradients", "accumulated"):
+        for rank in (0, 1):
+            found = torch.tensor(together[1][rank][name])
+            assert found.shape[0] == 5
+            torch.testing.assert_close(found, torch.tensor(alone[1]), atol=1e-6, rtol=1e-5)
+
+
+def test_losses_norms_tokens_and_validations_are_those_of_one_process(together: Together, alone: Alone) -> None:
+    for run in ("two", "two-accumulated"):
+        close(metrics(together[0] / run), metrics(alone[0] / "two"), rel=2e-6)
+    assert [line["tokens"] for line in metrics(together[0] / "two")] == [28, 56, 84, 109, 137]
+
+
+def test_17_two_processes_go_on_bit_for_bit_after_a_signal_to_one_of_them(together: Together) -> None:
+    folder, (first, second) = together
+    assert first["stopped"] == second["stopped"]
+    assert first["stopped"][0] == signal.SIGUSR1
+    one, other = remains(folder / "whole", 6), remains(folder / "parts", 6)
+    assert len(one["rng"]) == 2
+    assert one["rng"][0]["torch"] != one["rng"][1]["torch"]
+    assert differences(one, other) == []
+
+
+def test_a_run_moves_from_two_processes_to_one_with_the_same_losses(together: Together, alone: Alone) -> None:
+    folder = together[0]
+    assert checkpoints(folder / "moved")[0].name == "step-000004"
+    train(tiny(folder, *NO_DROPOUT, run="moved"))
+    close(metrics(folder / "moved"), metrics(alone[0] / "all"), rel=1e-5)
+
+
+def test_a_run_moves_from_one_process_to_two_with_the_same_losses(together: Together, alone: Alone) -> None:
+    close(metrics(together[0] / "begun-alone"), metrics(alone[0] / "all"), rel=1e-5)
+    memory = [tensors(folder, 12, "memory") for folder in (together[0] / "begun-alone", alone[0] / "all")]
+    for name, tensor in memory[0].items():
+        torch.testing.assert_close(tensor, memory[1][name], atol=1e-5, rtol=1e-4)
+
+
+def test_a_number_that_is_not_finite_on_one_process_is_skipped_or_ends_the_run_on_both(together: Together) -> None:
+    folder, (first, second) = together
+    assert (first["skipped"], second["skipped"]) == ("", "")
+    lines = metrics(folder / "skipped")
+    assert [line["skipped"] for line in lines] == [0, 0, 1, 1]
+    assert [line["grad_norm"] is None for line in lines] == [False, False, True, False]
+    for name in ("model", "optimizer", "memory"):
+        before, after = (tensors(folder / "skipped", step, name) for step in (2, 3))
+        assert all(torch.equal(before[key], after[key]) for key in before)
+    assert first["raised"] == second["raised"]
+    assert "step 3" in first["raised"]

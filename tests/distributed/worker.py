@@ -1,0 +1,93 @@
+"""One of several processes that train together; run by the tests of this folder, which compare what it leaves behind.
+
+FOLDER, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment -> run folders and FOLDER/rank-R.json.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.runs import NO_DROPOUT, stop_at, tiny
+from txl.runtime import Runtime
+from txl.train import loop
+from txl.train.loop import Preempted, train
+
+RANK = int(os.environ["RANK"])
+
+
+def gradients(folder: Path, *overrides: str, run: str) -> list[list[float]]:
+    """The norms of each parameter's gradient, step by step, while a run is trained."""
+    taken = []
+    clip = Runtime.clip
+
+    def noted(self: Runtime, model: torch.nn.Module, max_norm: float) -> float:
+        taken.append([float(parameter.grad.norm()) for parameter in model.parameters() if parameter.grad is not None])
+        return clip(self, model, max_norm)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Runtime, "clip", noted)
+        train(tiny(folder, *NO_DROPOUT, *overrides, run=run, train_bytes=110))
+    return taken
+
+
+def preempted(folder: Path, *overrides: str, run: str, step: int, ranks: tuple[int, ...]) -> tuple[int, str]:
+    """Train until only these ranks get a signal; the signal every rank stopped for, and what it said."""
+    with pytest.MonkeyPatch.context() as patch:
+        if RANK in ranks:
+            stop_at(patch, step, signal.SIGUSR1)
+        try:
+            train(tiny(folder, *overrides, run=run))
+        except Preempted as stopped:
+            return stopped.signum, str(stopped)
+    return 0, ""
+
+
+def poisoned(folder: Path, *overrides: str, run: str) -> str:
+    """Train with a loss on rank 1 that is not a number at step 3."""
+    step, rate, backward = [0], loop.learning_rate, Runtime.backward
+
+    def noted(number: int, *rest: Any) -> float:
+        step[0] = number
+        return rate(number, *rest)
+
+    def bad(self: Runtime, value: torch.Tensor) -> None:
+        backward(self, value * math.nan if RANK == 1 and step[0] == 3 else value)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "learning_rate", noted)
+        patch.setattr(Runtime, "backward", bad)
+        try:
+            train(tiny(folder, *overrides, run=run))
+        except loop.NonFiniteError as error:
+            return str(error)
+    return ""
+
+
+def main(folder: Path) -> None:
+    """Every scenario, one after the other in the same group of processes."""
+    five = ("train.max_steps=5",)
+    record: dict[str, Any] = {"gradients": gradients(folder, *five, run="two")}
+    record["accumulated"] = gradients(folder, *five, "train.accumulate=2", run="two-accumulated")
+    train(tiny(folder, "train.max_steps=6", run="whole"))
+    record["stopped"] = preempted(folder, "train.max_steps=6", run="parts", step=3, ranks=(1,))
+    train(tiny(folder, "train.max_steps=6", run="parts"))
+    preempted(folder, *NO_DROPOUT, run="moved", step=4, ranks=(0, 1))
+    train(tiny(folder, *NO_DROPOUT, run="begun-alone"))
+    skip = ("train.non_finite=skip", "train.max_steps=4", "train.save_every=1", "train.keep_last=9")
+    record["skipped"] = poisoned(folder, *skip, run="skipped")
+    record["raised"] = poisoned(folder, run="raised")
+    (folder / f"rank-{RANK}.json").write_text(json.dumps(record))
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
