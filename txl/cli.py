@@ -158,6 +158,35 @@ def generate_arguments(parser: argparse.ArgumentParser) -> None:
     add_overrides(parser, "e.g. model.mem_len=512 runtime.device=cpu; a lone - reads the prompt from standard input")
 
 
+def import_arguments(parser: argparse.ArgumentParser) -> None:
+    """PATH --out --hparams --vocab."""
+    parser.add_argument(
+        "path", metavar="PATH", type=Path, help="a TransfoXL folder of transformers, or a state dict of the 2019 code"
+    )
+    parser.add_argument("--out", type=Path, metavar="RUN", help="the run folder to write (runs/ and the name of PATH)")
+    parser.add_argument(
+        "--hparams", type=Path, metavar="JSON", help="arguments of the 2019 model (PATH with the ending .json)"
+    )
+    parser.add_argument(
+        "--vocab",
+        type=Path,
+        metavar="FILE",
+        help="vocab.txt, vocab.json or tokenizer.json (the one beside the weights)",
+    )
+
+
+def export_arguments(parser: argparse.ArgumentParser) -> None:
+    """RUN OUT --format --checkpoint."""
+    parser.add_argument("run", metavar="RUN", type=Path, help="a run folder (run.dir), or one of its checkpoints")
+    parser.add_argument("out", metavar="OUT", type=Path, help="the folder to write")
+    parser.add_argument(
+        "--format", dest="as_format", choices=["transfo-xl"], required=True, help="transfo-xl: what transformers reads"
+    )
+    parser.add_argument(
+        "--checkpoint", choices=["newest", "best"], default="newest", help="which of the run's (newest)"
+    )
+
+
 def add_overrides(parser: argparse.ArgumentParser, words: str) -> None:
     """k=v ..."""
     parser.add_argument("overrides", metavar="section.field=value", nargs="*", default=[], help=words)
@@ -204,6 +233,18 @@ VERBS = {
         "txl validate configs/quickstart.yaml",
         config_arguments,
         "validate",
+    ),
+    "import": Verb(
+        "read a published Transformer-XL checkpoint into a run folder",
+        "txl import transfo-xl-wt103/ --out runs/wt103\ntxl import enwik8.bin --hparams enwik8.json --vocab vocab.txt",
+        import_arguments,
+        "import_run",
+    ),
+    "export": Verb(
+        "write a trained run as a folder that other software reads",
+        "txl export runs/quickstart/xl exported/ --format transfo-xl",
+        export_arguments,
+        "export_run",
     ),
     "config": Verb(
         "check a config and print it with every default filled in",

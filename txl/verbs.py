@@ -176,7 +176,32 @@ def compare(words: Sequence[str]) -> None:
     print(f"report      {page}")
     print(f"try next    txl generate {first} --prompt 'def main(' --temperature 0.8")
     print(f"            txl eval {first} --context 16,64,256,1024")
-    print(f"            txl compare {shlex.join(words)} data.train=YOUR-FILE-OR-FOLDER run.dir=runs/mine")
+    kept = shlex.join(word for word in words if not word.startswith(("data.", "run.dir=")))
+    print(f"            txl compare {kept} data.train=YOUR-FILE-OR-FOLDER run.dir=runs/mine")
+
+
+def import_run(path: Path, out: Path | None, hparams: Path | None, vocab: Path | None) -> None:
+    """Read a published checkpoint into a run folder that every other verb takes."""
+    from txl.checkpoint import Snapshot, save
+    from txl.interop.transfo_xl import begin_run, import_transfo_xl
+
+    found = import_transfo_xl(path, hyper_parameters=hparams, vocabulary=vocab)
+    run = out or Path("runs") / path.stem
+    save(run, Snapshot(**begin_run(found, run)))
+    n_parameters = sum(weight.numel() for weight in found.weights.values())
+    print(f"{run}: {found.config.n_layer} layers, {n_parameters:,} numbers, vocabulary of {found.vocab_size:,}")
+    print(f"next: txl eval {run} data.test=YOUR-TEXT, or txl generate {run}")
+
+
+def export_run(run: Path, out: Path, as_format: str, checkpoint: str) -> None:
+    """Write a run's model as a folder of another format; the only one yet is transfo-xl."""
+    from txl.checkpoint import load_run
+    from txl.interop.transfo_xl import export_transfo_xl
+
+    bundle = load_run(run, checkpoint)
+    for note in export_transfo_xl(bundle.model, bundle.tokenizer, out):
+        print(note)
+    print(f"{out}: step {bundle.step} of {run} as {as_format}")
 
 
 @contextmanager

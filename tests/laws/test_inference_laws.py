@@ -22,21 +22,22 @@ from txl.model.positions import ABSOLUTE
 PAIRWISE = combinations(full=False)
 FULL = [pytest.param(config, marks=pytest.mark.slow) for config in combinations(full=True) if config not in PAIRWISE]
 every_option = pytest.mark.parametrize("config", [*PAIRWISE, *FULL], ids=name_of)
-every_position = pytest.mark.parametrize("position", ["relative", "shaw", "rotary", "alibi", "none", *ABSOLUTE])
+KINDS = {position: replace(BASE, position=position) for position in ("relative", "shaw", "rotary", "alibi")}  # type: ignore[arg-type]
+KINDS |= {position: replace(BASE, position=position, mem_len=0) for position in ("none", *ABSOLUTE)}  # type: ignore[arg-type]
+KINDS["lstm"] = ModelConfig(arch="lstm", n_layer=2, d_model=6, position="none", tgt_len=5, mem_len=0, init_std=0.3)
+every_kind = pytest.mark.parametrize("kind", KINDS)
 both_dtypes = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
 T = BASE.tgt_len
 
 
-def with_position(position: str) -> ModelConfig:
-    with_memory = position in ("relative", "shaw", "rotary", "alibi")
-    return replace(BASE, position=position, mem_len=BASE.mem_len if with_memory else 0)  # type: ignore[arg-type]
-
-
-def recomputed_log_probs(model: Model, text: list[int], window: int) -> Tensor:
+def recomputed_log_probs(model: Model, text: list[int], window: int | None) -> Tensor:
     """N×V: after each token of a text, all computed anew under the window's mask, or in the window alone."""
+    if model.config.arch == "lstm":
+        return model(torch.tensor([text])).logits[0].detach().log_softmax(-1)
     weights = weights_of(model)
     if model.config.position in ABSOLUTE:
+        assert window is not None
         windows = [text[max(0, t - window) : t + 1] for t in range(len(text))]
         logits = torch.stack([torch.from_numpy(reference.decode(model.config, weights, w).logits[-1]) for w in windows])
     else:
@@ -44,7 +45,7 @@ def recomputed_log_probs(model: Model, text: list[int], window: int) -> Tensor:
     return logits.log_softmax(-1)
 
 
-def recomputed_nats(model: Model, text: list[int], window: int) -> Tensor:
+def recomputed_nats(model: Model, text: list[int], window: int | None) -> Tensor:
     """N: NaN for the first token, and the nats of each other token from those before it."""
     log_probs = recomputed_log_probs(model, text[:-1], window)
     return torch.cat([torch.tensor([torch.nan]), -log_probs[range(len(text) - 1), text[1:]]])
@@ -68,19 +69,19 @@ def test_law_21_feeding_a_text_in_any_chunking_gives_the_same_nats(config: Model
         assert_close(nats[:, 1:], expected[:, 1:], tolerance=TOLERANCE[dtype])
 
 
-@every_position
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "lstm"])
 @pytest.mark.parametrize("window", [0, 1, 3, 4])
-def test_law_21_any_window_gives_the_nats_of_its_mask(position: str, window: int) -> None:
-    model = make_model(with_position(position))
+def test_law_21_any_window_gives_the_nats_of_its_mask(kind: str, window: int) -> None:
+    model = make_model(KINDS[kind])
     ids = random_ids(1, 13)
     session = txl.Session(model, window=window)
     nats = torch.cat([session.feed(piece) for piece in ids.split([2, 9, 2], dim=1)], dim=1)
     assert_close(nats[0, 1:], recomputed_nats(model, ids[0].tolist(), window)[1:], tolerance=1e-9)
 
 
-@every_position
-def test_law_21_rows_of_any_age_and_raggedness_score_as_alone(position: str) -> None:
-    model = make_model(with_position(position))
+@every_kind
+def test_law_21_rows_of_any_age_and_raggedness_score_as_alone(kind: str) -> None:
+    model = make_model(KINDS[kind])
     texts = random_ids(3, 40)
     session, draw = txl.Session(model, batch_size=3), random.Random(4)
     documents: list[list[int]] = [[], [], []]
@@ -114,10 +115,11 @@ def test_law_21_rows_of_any_age_and_raggedness_score_as_alone(position: str) -> 
         assert found[row] == pytest.approx(expected[row], abs=1e-9, nan_ok=True)
 
 
-@every_position
-@pytest.mark.parametrize("window", [None, 3])
-def test_law_21_evaluation_gives_the_sessions_nats(position: str, window: int | None) -> None:
-    model = make_model(with_position(position))
+@pytest.mark.parametrize(
+    ("kind", "window"), [(kind, w) for kind in KINDS for w in (None, 3) if (kind, w) != ("lstm", 3)]
+)
+def test_law_21_evaluation_gives_the_sessions_nats(kind: str, window: int | None) -> None:
+    model = make_model(KINDS[kind])
     ids, resets = random_ids(1, 60), torch.zeros(1, 60, dtype=torch.bool)
     resets[0, [22, 41, 43]] = True
     nats = txl.Session(model, window=window).feed(ids, resets=resets)
@@ -157,9 +159,9 @@ def test_law_22_cached_generation_equals_full_recomputation_for_any_batch_of_une
         assert row == log_probs[len(prompt) - 1 :].argmax(-1).tolist()
 
 
-@every_position
-def test_law_22_sampled_generation_equals_drawing_from_full_recomputation(position: str) -> None:
-    model = make_model(with_position(position))
+@every_kind
+def test_law_22_sampled_generation_equals_drawing_from_full_recomputation(kind: str) -> None:
+    model = make_model(KINDS[kind])
     texts = prompts(40)
     session = txl.Session(model, batch_size=len(texts))
     feed_ragged(session, texts)
@@ -171,9 +173,9 @@ def test_law_22_sampled_generation_equals_drawing_from_full_recomputation(positi
             assert token == int((after <= torch.rand(1, dtype=torch.float64, generator=numbers)).sum())
 
 
-@every_position
-def test_law_22_a_row_generates_the_same_text_alone_and_in_any_batch(position: str) -> None:
-    model = make_model(with_position(position), dtype=torch.float32)
+@every_kind
+def test_law_22_a_row_generates_the_same_text_alone_and_in_any_batch(kind: str) -> None:
+    model = make_model(KINDS[kind], dtype=torch.float32)
     texts = prompts(60)
     alone = []
     for b, prompt in enumerate(texts):
@@ -195,9 +197,9 @@ def live_tensors() -> int:
     return sum(issubclass(type(thing), Tensor) for thing in gc.get_objects())
 
 
-@every_position
-def test_law_23_a_sessions_bytes_and_tensors_are_constant_after_warm_up(position: str) -> None:
-    model = make_model(with_position(position), dtype=torch.float32).train()
+@every_kind
+def test_law_23_a_sessions_bytes_and_tensors_are_constant_after_warm_up(kind: str) -> None:
+    model = make_model(KINDS[kind], dtype=torch.float32).train()
     session, ids = txl.Session(model, batch_size=2), random_ids(2, 600)
     seen = set()
     for start in range(0, 600, 40):
@@ -231,11 +233,11 @@ def test_law_23_anonymous_memory_is_constant_over_200_000_tokens() -> None:
     assert sizes[-1] - sizes[20] < 2048, sizes[::20]
 
 
-@every_position
+@every_kind
 @pytest.mark.parametrize("seed", [1, 2])
-def test_law_23_what_one_session_is_fed_never_changes_another(position: str, seed: int) -> None:
+def test_law_23_what_one_session_is_fed_never_changes_another(kind: str, seed: int) -> None:
     """Eight sessions in random order, generations given up midway, against each one alone: equal to the bit."""
-    model = make_model(with_position(position), dtype=torch.float32)
+    model = make_model(KINDS[kind], dtype=torch.float32)
 
     def life(number: int) -> Iterator[list[float]]:
         """Feed, generate and break off, one step at each `next`."""
@@ -259,9 +261,9 @@ def test_law_23_what_one_session_is_fed_never_changes_another(position: str, see
     assert together == alone
 
 
-@every_position
-def test_law_23_a_reset_leaves_nothing_of_the_old_text(position: str) -> None:
-    model = make_model(with_position(position))
+@every_kind
+def test_law_23_a_reset_leaves_nothing_of_the_old_text(kind: str) -> None:
+    model = make_model(KINDS[kind])
     session, fresh = txl.Session(model, batch_size=2), txl.Session(model, batch_size=2)
     session.feed(torch.full((2, 30), VOCAB - 1))
     list(session.generate(4))

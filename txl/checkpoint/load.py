@@ -109,7 +109,7 @@ def _chosen(path: Path, checkpoint: str) -> Path:
         return newest
     best = _state(newest).get("best_step")
     if best is None:
-        raise CheckpointError(f"{path}: no validation has been made yet, so none is best; use checkpoint='newest'")
+        raise CheckpointError(f"{path}: no validation has given a number yet, so none is best; use checkpoint='newest'")
     return newest.parent / f"step-{best:06d}"
 
 

@@ -38,6 +38,9 @@ def config_problems(config: Config) -> list[str]:
 def model_problems(model: ModelConfig, *, vocab_size: int | None = None) -> list[str]:
     """Every reason why this model cannot be built, with a vocabulary of `vocab_size` ids where it is known."""
     problems = field_problems("model", model) or list(_model_combinations(model))
+    if vocab_size is not None and model.cutoffs is None:
+        allowed = "a list of ids; auto is for training, which counts the tokens (txl.model.softmax.auto_cutoffs)"
+        problems.append(_wrong("model.cutoffs", "auto without text", allowed))
     if vocab_size is not None and model.cutoffs and model.cutoffs[-1] >= vocab_size:
         found = f"{list(model.cutoffs)} with a vocabulary of {vocab_size}"
         problems.append(_wrong("model.cutoffs", found, f"ids below {vocab_size}, so that every cluster has a token"))
@@ -155,9 +158,9 @@ def _model_combinations(model: ModelConfig) -> Iterator[str]:
 def _vocabulary_combinations(model: ModelConfig) -> Iterator[str]:
     """Clusters, widths and projections of embedding and softmax."""
     width = model.d_embed or model.d_model
-    if not model.cutoffs:
+    if model.cutoffs == ():
         yield from _idle("model", model, "div_val", "without model.cutoffs")
-    elif width // model.div_val ** len(model.cutoffs) < 1:
+    elif model.cutoffs and width // model.div_val ** len(model.cutoffs) < 1:
         found = f"{model.div_val}, which leaves the last of {len(model.cutoffs) + 1} clusters no feature of {width}"
         yield _wrong("model.div_val", found, "a smaller factor, fewer model.cutoffs or a wider model.d_embed")
     if model.d_embed == model.d_model:

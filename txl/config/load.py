@@ -23,6 +23,8 @@ from txl.config.domains import allowed_type, hints, without_none
 from txl.config.read import NULL_WORDS, Scalar, Setting, as_list, read_file, settings_of_overrides, settings_of_yaml
 from txl.config.schema import Config
 
+AUTO_WORDS = ("auto", "null", "~", "Null", "NULL")
+"""What leaves a list to be chosen from the data: None in the schema."""
 _TRUTH_WORDS = ("true", "false", "yes", "no", "on", "off")
 
 
@@ -65,8 +67,11 @@ def _merge(config: Config, settings: list[Setting], problems: list[str]) -> Conf
     broken: set[str] = set()
     for setting in settings:
         problem = _assign(tree, setting)
-        name = setting.key if _known_section(setting.key) else setting.key.split(".")[0]
-        if problem is not None and name not in broken:  # an unknown section is named once, not for each field in it
+        known = setting.key.split(".")[0] in hints(Config)
+        name = setting.key if known else setting.key.split(".")[0]
+        if problem is not None and (
+            known or name not in broken
+        ):  # an unknown section is named once, not for each field
             broken.add(name)
             problems.append(f"{setting.where}: {problem}")
         where[setting.key] = setting.where
@@ -105,12 +110,12 @@ class _SurpriseError(Exception):
 def _typed(value: Scalar | tuple[Scalar, ...], hint: Any) -> Any:
     """What to hand to OmegaConf for a field of this type; raises for a word that it would read as another thing."""
     core, _ = without_none(hint)
-    if get_origin(core) is tuple:
+    if get_origin(core) is tuple and not (isinstance(value, Scalar) and value.bare and value.text in AUTO_WORDS):
         items = value if isinstance(value, tuple) else as_list(value)
         return [_typed(item, get_args(core)[0]) for item in items]
     if isinstance(value, tuple):
         raise _SurpriseError("")
-    if value.bare and value.text in NULL_WORDS:
+    if value.bare and (value.text in NULL_WORDS or get_origin(core) is tuple):
         return None
     if core is bool:
         if not value.bare or value.text.lower() not in ("true", "false"):
@@ -132,10 +137,6 @@ def _hint(key: str) -> Any:
     section, _, field = key.partition(".")
     kinds = hints(Config)
     return hints(kinds[section]).get(field) if section in kinds else None
-
-
-def _known_section(key: str) -> bool:
-    return key.split(".")[0] in hints(Config)
 
 
 def _unknown(key: str) -> str:

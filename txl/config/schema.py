@@ -128,8 +128,9 @@ class ModelConfig:
     """LayerNorm or RMSNorm."""
     activation: Literal["relu", "gelu", "swiglu"] = "relu"
     """Non-linearity of the feed-forward block."""
-    cutoffs: tuple[int, ...] = ()
-    """Ids at which the vocabulary, most frequent first, is cut into clusters of the adaptive embedding and softmax."""
+    cutoffs: tuple[int, ...] | None = ()
+    """Ids at which the vocabulary, most frequent first, is cut into clusters of the adaptive embedding and softmax;
+    [] for one cluster, auto (or null) for cuts by shares of the training tokens."""
     div_val: int = 1
     """Each cluster's vectors are narrower than the one's before by this factor."""
     d_embed: int | None = None
@@ -233,8 +234,8 @@ class RuntimeConfig:
     """auto, cpu, cuda or mps."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """auto: bf16 where the hardware multiplies it natively, else fp32."""
-    attention: Literal["auto", "reference"] = "auto"
-    """Attention backend; auto chooses by size, dtype and device."""
+    attention: Literal["auto", "reference", "blocked", "batched", "sdpa"] = "auto"
+    """Attention backend; auto chooses by size, dtype and device. All give the same numbers, at different speeds."""
     threads: int | None = None
     """CPU threads of a process; null leaves torch's own choice."""
 

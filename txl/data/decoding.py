@@ -35,9 +35,7 @@ class BytesDecoder:
         return self._utf8.decode(self._pieces[checked(token, len(self._pieces))])
 
     def flush(self) -> str:
-        rest = self._utf8.decode(b"", final=True)
-        self._utf8.reset()
-        return rest
+        return self._utf8.decode(b"", final=True)
 
 
 class WordDecoder:

@@ -112,11 +112,15 @@ def hub_revision(hub: HubName) -> str | None:
 
 
 def hub_rows(source: Source, field: str, *, streaming: bool, revision: str | None) -> Iterator[object]:
-    """The field of each row of a hub source, in order; DataError where the data set, split or field is missing."""
+    """The field of each row of a hub source, in order; DataError where the data set, split or field is missing.
+
+    A folder is always streamed, but for a part of a split: the cache of the library would miss some changes to files.
+    """
     assert source.hub is not None
     import datasets
 
     hub, where = source.hub, f"{source.key}: {source.spec}"
+    streaming = streaming or (Path(hub.name).is_dir() and "[" not in hub.split)
     try:
         rows: Any = datasets.load_dataset(hub.name, hub.config, split=hub.split, streaming=streaming, revision=revision)
         columns = rows.column_names or list(next(iter(rows), {}))

@@ -191,14 +191,13 @@ def _score(
     while streams:
         lengths = np.array([min(steps, row.stop - row.begin - offset) for row in streams])
         ahead = np.arange(lengths.max())
-        valid = ahead < lengths[:, None]
+        valid = ahead < lengths[:, None]  # only a row that ends in this segment is padded; its cache is read no more
         position = np.where(valid, np.array([row.begin + offset for row in streams])[:, None] + ahead, 0)
         begins = is_start[position] & valid
         hidden = model.advance(
             torch.from_numpy(text[position].astype(np.int64)).to(device),
             cache,
             resets=torch.from_numpy(begins).to(device) if begins.any() else None,
-            lengths=None if valid.all() else torch.from_numpy(lengths).to(device),
         )
         scored = valid & (position >= np.array([row.first for row in streams])[:, None])
         if scored.any():

@@ -27,14 +27,17 @@ RECENT_TOKENS = 256
 """How many ids back the penalties of sampling look, the prompt included."""
 
 _CHUNK_TOKENS = 512
+"""Tokens a row is fed at once, so that the memory of a call does not grow with its length."""
 _CHUNK_LOGITS = 2**25
+"""Logits made at once, 128 MiB in float32; below 16 tokens a chunk costs more than it saves."""
 
 
 class Session:
     """Inference over B texts at once, each as long as it likes, in a constant number of bytes.
 
     model: any architecture; its weights, dtype, device and training flags are left alone. batch_size: rows B.
-    window: earlier positions each layer may see; None: the model's own. Sums of nats are the caller's, in float64.
+    window: earlier positions each layer may see; None: the model's own (for an LSTM the only choice).
+    Sums of nats are the caller's, in float64.
     Raises ValueError if batch_size or window cannot be.
     """
 
@@ -45,8 +48,13 @@ class Session:
             raise ValueError(
                 f"window is {window}: must be at least 0, or None for the model's own ({model.default_window})"
             )
+        self._unbounded = model.reach(0) is None
+        if window is not None and self._unbounded:
+            raise ValueError(f"window is {window}: must be None, for the model's state reaches back without bound")
         weight = next(model.parameters())
         self.model = model
+        # Walking the tree of modules at every token would cost more than the rest of a step.
+        self._modules = tuple(model.modules())
         self._cache = model.new_cache(batch_size, window)
         self._hidden = weight.new_zeros(batch_size, model.config.d_model)
         self._recent = torch.full((batch_size, RECENT_TOKENS), -1)
@@ -57,9 +65,9 @@ class Session:
         return self._cache.batch_size
 
     @property
-    def window(self) -> int:
-        """Earlier positions each layer sees, the query not counted."""
-        return self._cache.window
+    def window(self) -> int | None:
+        """Earlier positions each layer sees, the query not counted; None where a state reaches back without bound."""
+        return None if self._unbounded else self._cache.window
 
     @property
     def ages(self) -> Tensor:
@@ -88,7 +96,7 @@ class Session:
         batch = checked_batch(ids, lengths, resets, batch_size=self.batch_size, vocab_size=vocab_size, device=device)
         nats = self._hidden.new_full(ids.shape, math.nan, dtype=_wide(self._hidden.dtype))
         step = max(16, min(_CHUNK_TOKENS, _CHUNK_LOGITS // (self.batch_size * vocab_size)))
-        with _evaluating(self.model):
+        with _evaluating(self._modules):
             for start in range(0, ids.shape[1], step):
                 piece = batch.piece(start, start + step)
                 known = self._cache.age > 0
@@ -102,7 +110,7 @@ class Session:
 
     def log_probs(self) -> Tensor:
         """Log-probabilities of each row's next token, B×V; those of a row that was fed nothing are uniform."""
-        with _evaluating(self.model):
+        with _evaluating(self._modules):
             return self._log_probs()
 
     def generate(
@@ -150,7 +158,7 @@ class Session:
     def state_dict(self) -> dict[str, Tensor]:
         """Everything the session knows, by name: independent tensors, ready for safetensors."""
         state = {f"cache.{name}": tensor for name, tensor in self._cache.state_dict().items()}
-        state |= {"hidden": self._hidden, "recent": self._recent, "window": torch.tensor(self.window)}
+        state |= {"hidden": self._hidden, "recent": self._recent, "window": torch.tensor(self._cache.window)}
         return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
@@ -191,7 +199,7 @@ class Session:
             fresh = self._cache.age.cpu() == 0
             uniforms = torch.cat([_uniform(generator) for generator in generators])
             lengths = None if active.all() else active.to(torch.int64)
-            with _evaluating(self.model):
+            with _evaluating(self._modules):
                 ids = choose(self._log_probs(), sampling, self._recent, uniforms)
                 ids = torch.where(fresh, (uniforms * self.model.vocab_size).long(), ids).masked_fill(~active, -1)
                 self._advance(ids.clamp(min=0)[:, None], lengths, None)
@@ -256,9 +264,9 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 @contextmanager
-def _evaluating(model: Model) -> Iterator[None]:
+def _evaluating(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
     """No gradients and no dropout inside; every module's training flag is put back after."""
-    training = [module for module in model.modules() if module.training]
+    training = [module for module in modules if module.training]
     for module in training:
         module.training = False
     try:

@@ -124,8 +124,9 @@ def write_settings(config: ModelConfig, vocab_size: int, *, eos_id: int | None) 
             "transformers attends zero vectors before the first token, this model was trained without: start a text "
             "with mems=[torch.zeros(0, batch_size, d_model)] * n_layer for the same results"
         )
-    clusters = len(config.cutoffs)
-    ties = {"all": [True] * (clusters + 1), "all_but_first": [False] + [True] * clusters, "none": [False] * clusters}
+    cutoffs = list(config.cutoffs or ())
+    tails = len(cutoffs)
+    ties = {"all": [True] * (tails + 1), "all_but_first": [False] + [True] * tails, "none": [False] * (tails + 1)}
     shared = {name: getattr(config, name) for name in (*_SAME, "init_std", "proj_init_std")}
     document = shared | {
         "model_type": MODEL_TYPE,
@@ -133,7 +134,7 @@ def write_settings(config: ModelConfig, vocab_size: int, *, eos_id: int | None) 
         "vocab_size": vocab_size,
         "mem_len": mem_len,
         "clamp_len": -1 if config.clamp_len is None else config.clamp_len,
-        "cutoffs": list(config.cutoffs),
+        "cutoffs": cutoffs,
         "d_embed": config.d_embed or config.d_model,
         "tie_word_embeddings": config.tie_weight,
         "tie_projs": ties[config.tie_projs],

@@ -40,7 +40,7 @@ def correspondence(config: ModelConfig) -> dict[str, tuple[str, ...]]:
 
     Queries, keys and values are one matrix there; with div_val 1 the clusters are one table.
     """
-    clusters = range(len(config.cutoffs) + 1)
+    clusters = range(_n_clusters(config))
     groups = [tuple(clusters)] if config.div_val == 1 else [(index,) for index in clusters]
     names: dict[str, tuple[str, ...]] = {}
     for number, group in enumerate(groups):
@@ -68,10 +68,10 @@ def duplicates(config: ModelConfig) -> dict[str, str]:
     """Published names under which a file may hold a shared tensor once more -> the name it belongs to."""
     again: dict[str, str] = {}
     if config.tie_weight:
-        tables = range(1 if config.div_val == 1 else len(config.cutoffs) + 1)
+        tables = range(1 if config.div_val == 1 else _n_clusters(config))
         again |= {f"crit.out_layers.{i}.weight": f"word_emb.emb_layers.{i}.weight" for i in tables}
     if has_projections(config):
-        shared = range(_n_own_projections(config), len(config.cutoffs) + 1)
+        shared = range(_n_own_projections(config), _n_clusters(config))
         newest = _n_projections(config) - 1
         again |= {f"crit.out_projs.{i}": f"word_emb.emb_projs.{min(i, newest)}" for i in shared}
     if not config.untie_r:
@@ -89,11 +89,12 @@ def parameter_count(config: ModelConfig, vocab_size: int) -> int:
 
 
 def duplicate_count(config: ModelConfig, vocab_size: int) -> int:
-    """Numbers in the copies of shared tensors that a file may hold besides."""
-    bounds = cluster_bounds(config, vocab_size)
-    widths = [cluster_width(config, index) for index in range(len(bounds))]
-    tables = sum((stop - start) * w for (start, stop), w in zip(bounds, widths, strict=True))
-    return tables + config.d_model * (sum(widths) + 1) + 2 * config.n_layer * config.n_head * config.d_head
+    """Numbers in the copies of shared tensors that a file may hold besides: those of `duplicates`."""
+    sizes, widths = _clusters(config, vocab_size)
+    tables = sum(size * width for size, width in zip(sizes, widths, strict=True)) if config.tie_weight else 0
+    projections = sum(widths[_n_own_projections(config) :]) if has_projections(config) else 0
+    biases = 0 if config.untie_r else 2 * config.n_layer * config.n_head * config.d_head
+    return tables + config.d_model * projections + biases
 
 
 def from_published(
@@ -150,28 +151,37 @@ def to_published(weights: Mapping[str, Tensor], config: ModelConfig) -> dict[str
     return {name: tensor.detach().to("cpu", torch.float32).contiguous() for name, tensor in prefixed.items()}
 
 
+def _n_clusters(config: ModelConfig) -> int:
+    return len(config.cutoffs or ()) + 1
+
+
 def _n_projections(config: ModelConfig) -> int:
     """Projections of the embedding: one a cluster, or with div_val 1 one for all."""
     if not has_projections(config):
         return 0
-    return len(config.cutoffs) + 1 if config.div_val > 1 else 1
+    return _n_clusters(config) if config.div_val > 1 else 1
 
 
 def _n_own_projections(config: ModelConfig) -> int:
     """Projections of the softmax that are not the embedding's."""
     if not has_projections(config):
         return 0
-    return {"all": 0, "all_but_first": 1, "none": len(config.cutoffs) + 1}[config.tie_projs]
+    return {"all": 0, "all_but_first": 1, "none": _n_clusters(config)}[config.tie_projs]
 
 
 def _vocabulary_count(config: ModelConfig, vocab_size: int) -> int:
     """Numbers in embedding and softmax."""
-    bounds = cluster_bounds(config, vocab_size)
-    widths = [cluster_width(config, index) for index in range(len(bounds))]
-    tables = sum((stop - start) * w for (start, stop), w in zip(bounds, widths, strict=True))
+    sizes, widths = _clusters(config, vocab_size)
+    tables = sum(size * width for size, width in zip(sizes, widths, strict=True))
     projected = sum(widths[: _n_projections(config)]) + sum(widths[: _n_own_projections(config)])
-    clusters = (len(bounds) - 1) * (widths[0] + 1)
+    clusters = (len(sizes) - 1) * (widths[0] + 1)
     return (1 if config.tie_weight else 2) * tables + config.d_model * projected + clusters + vocab_size
+
+
+def _clusters(config: ModelConfig, vocab_size: int) -> tuple[list[int], list[int]]:
+    """Tokens of each cluster, and the width of their vectors."""
+    bounds = cluster_bounds(config, vocab_size)
+    return [stop - start for start, stop in bounds], [cluster_width(config, i) for i in range(len(bounds))]
 
 
 def _bare(name: str) -> str:

@@ -10,8 +10,9 @@ Axes, the same letters in every pattern, docstring and comment:
     V  vocabulary                   L  layers
 """
 
+from txl.model.attention import use_attention
 from txl.model.build import Model, build_model
 from txl.model.memory import Memory
 from txl.model.output import Output
 
-__all__ = ["Memory", "Model", "Output", "build_model"]
+__all__ = ["Memory", "Model", "Output", "build_model", "use_attention"]

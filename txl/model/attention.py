@@ -44,6 +44,13 @@ def make_geometry(
     return Geometry(R=drop(sinusoid(distance, config.d_model, like.dtype)), biases=shared)
 
 
+def use_attention(model: nn.Module, backend: Backend) -> None:
+    """Compute every layer's attention with this backend (`kernels.attend`); only speed changes."""
+    for module in model.modules():
+        if isinstance(module, Attention):
+            module.backend = backend
+
+
 class RelativeBiases(nn.Module):
     """u and v of the paper: what a query asks of content and of distance whatever it is, H×E each."""
 

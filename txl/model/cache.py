@@ -17,7 +17,7 @@ from torch import Tensor
 
 from txl.model.kernels.term import RelativeTerm
 from txl.model.layers import Stack
-from txl.model.memory import first_visible, last_reset
+from txl.model.memory import check_reset_in_front, first_visible, last_reset
 
 RECOMPUTE_TOKENS = 16_384
 """Tokens of re-computed windows in one pass: bounds the memory of `advance_recomputed`."""
@@ -126,7 +126,9 @@ def advance_cached(stack: Stack, ids: Tensor, cache: Cache, resets: Tensor | Non
     """Hidden states of new tokens from kept keys and values; each token of the past is projected once, when it
     comes."""
     if resets is not None and cache.valid:
-        raise ValueError("resets need initial_memory: empty; zeros in front of a document cannot begin inside a chunk")
+        check_reset_in_front(resets)
+        cache.reset(resets[:, 0].nonzero().flatten().tolist())
+        resets = None
     n_tokens = ids.shape[1]
     past = cache.past()
     filled = int(past.max())

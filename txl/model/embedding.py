@@ -15,7 +15,7 @@ from txl.config import ModelConfig
 
 def cluster_bounds(config: ModelConfig, vocab_size: int) -> list[tuple[int, int]]:
     """First and last + 1 id of each cluster; one cluster without cutoffs."""
-    ends = [*config.cutoffs, vocab_size]
+    ends = [*(config.cutoffs or ()), vocab_size]
     return list(zip([0, *ends[:-1]], ends, strict=True))
 
 

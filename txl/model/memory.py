@@ -74,6 +74,15 @@ def check_batch(memory: Memory, ids: Tensor) -> None:
         )
 
 
+def check_reset_in_front(resets: Tensor) -> None:
+    """Raise ValueError where a document begins inside a segment, which `initial_memory: zeros` has no room for."""
+    if resets[:, 1:].any():
+        raise ValueError(
+            "with initial_memory: zeros a document can begin at the first token of a segment only, for the zeros stand "
+            "in front of it; use initial_memory: empty"
+        )
+
+
 def remember(old: Tensor, inputs: Tensor, *, mem_len: int) -> Tensor:
     """The last `mem_len` rows of old memory and new layer inputs, B×M×D and B×T×D -> B×min(M+T, mem_len)×D, cut from
     the graph.

@@ -11,7 +11,15 @@ from torch import Tensor, nn
 from txl.config import ModelConfig
 from txl.model.cache import Cache, advance_cached, advance_recomputed, key_value_cache, token_cache
 from txl.model.layers import Stack
-from txl.model.memory import Memory, check_batch, first_visible, next_length, positions_since_reset, remember
+from txl.model.memory import (
+    Memory,
+    check_batch,
+    check_reset_in_front,
+    first_visible,
+    next_length,
+    positions_since_reset,
+    remember,
+)
 from txl.model.output import Output
 from txl.model.positions import ABSOLUTE
 from txl.model.softmax import Softmax
@@ -42,9 +50,8 @@ class TransformerXL(nn.Module):
         memory = self.fresh_memory(ids) if memory is None else memory
         check_batch(memory, ids)
         if resets is not None and config.initial_memory == "zeros":
-            raise ValueError(
-                "resets need initial_memory: empty; zeros in front of a document cannot begin inside a segment"
-            )
+            check_reset_in_front(resets)
+            memory, resets = self.restarted(memory, ids, resets[:, 0]), None
         n_memory, n_tokens = memory.layers[0].shape[1], ids.shape[1]
         window = config.mem_len - int(config.window_includes_self) if config.same_length else None
         first = first_visible(memory.length, n_memory, n_tokens, resets, window=window)
@@ -66,6 +73,14 @@ class TransformerXL(nn.Module):
         length = torch.full((len(ids),), rows, dtype=torch.int64, device=ids.device)
         return Memory((empty,) * self.config.n_layer, length)
 
+    def restarted(self, memory: Memory, ids: Tensor, rows: Tensor) -> Memory:
+        """Memory with the zeros of a fresh text in the given rows, bool B."""
+        fresh = self.fresh_memory(ids)
+        layers = (
+            torch.where(rows[:, None, None], new, kept) for new, kept in zip(fresh.layers, memory.layers, strict=True)
+        )
+        return Memory(tuple(layers), torch.where(rows, fresh.length, memory.length))
+
     def logits(self, hidden: Tensor) -> Tensor:
         """Unnormalised log-probabilities of the next token, …×D -> …×V."""
         return self.head.logits(hidden, self.stack.embedding)
@@ -84,9 +99,23 @@ class TransformerXL(nn.Module):
         re-computed."""
         return window if self.config.position in ABSOLUTE else self.config.n_layer * window
 
+    def check_window(self, window: int) -> None:
+        """Raise ValueError for a window this model cannot have."""
+        least = int(self.config.window_includes_self)
+        most = self.config.tgt_len - 1 if self.config.position == "learned" else None
+        if window < least or (most is not None and window > most):
+            allowed = (
+                f"at least {least}" if most is None else f"{least} to {most}, for learned positions end at tgt_len"
+            )
+            raise ValueError(f"window: found {window}; allowed: {allowed}")
+
     def new_cache(self, batch_size: int, window: int | None = None) -> Cache:
-        """Streaming state for `batch_size` fresh texts; its bytes never change."""
+        """Streaming state for `batch_size` fresh texts; its bytes never change.
+
+        Raises ValueError for a window the model cannot have.
+        """
         window = self.default_window if window is None else window
+        self.check_window(window)
         if self.config.position in ABSOLUTE:
             return token_cache(self.stack, batch_size, window)
         return key_value_cache(self.stack, batch_size, window)

@@ -10,18 +10,24 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 
+import numpy as np
+import torch
+
 from txl.checkpoint import CheckpointError, Snapshot, check_space, checkpoints, newest_valid, read, weights
 from txl.config import Config, ConfigError
 from txl.data import DataError
-from txl.data.corpus import prepare
+from txl.data.corpus import Corpus, prepare
 from txl.data.streams import Streams
-from txl.model import build_model
+from txl.model import build_model, use_attention
+from txl.model.softmax import auto_cutoffs
 from txl.runtime import Runtime, seed_everything
 from txl.train.folder import write_records
 from txl.train.journal import Journal
 from txl.train.optim import build_optimizer
 from txl.train.state import Run, TrainState, restore
 
+COUNTED_TOKENS = 1 << 22
+"""Tokens counted at a time for automatic cutoffs."""
 FREE_SECTIONS = ("run", "eval", "runtime")
 FREE_SETTINGS = (
     *("train.max_steps", "train.log_every", "train.eval_every", "train.save_every", "train.keep_last"),
@@ -44,8 +50,10 @@ def begin(config: Config, runtime: Runtime, journal: Journal) -> tuple[Run, Trai
     notes += corpus.manifest["notes"]
     if corpus.valid.tokens < 2:
         raise DataError("data.valid: found 1 token; at least 2 are needed to validate, for the first is never scored")
+    config = with_cutoffs(config, corpus)
     seed_everything(config.run.seed)
     bare = build_model(config.model, corpus.tokenizer.vocab_size)
+    use_attention(bare, config.runtime.attention)
     model, optimizer = runtime.prepare(bare, build_optimizer(bare, config.optim))
     streams = Streams(
         corpus.train.ids,
@@ -73,6 +81,17 @@ def begin(config: Config, runtime: Runtime, journal: Journal) -> tuple[Run, Trai
         write_records(Path(config.run.dir), config)
     journal.begin(state.step, {} if snapshot is None else snapshot.state["journal"])
     return run, state
+
+
+def with_cutoffs(config: Config, corpus: Corpus) -> Config:
+    """The config with `model.cutoffs: auto` replaced by cuts that cover shares of the training tokens."""
+    if config.model.cutoffs is not None:
+        return config
+    counts = torch.zeros(corpus.tokenizer.vocab_size, dtype=torch.int64)
+    for start in range(0, corpus.train.tokens, COUNTED_TOKENS):
+        block = torch.from_numpy(corpus.train.ids[start : start + COUNTED_TOKENS].astype(np.int64))
+        counts += torch.bincount(block, minlength=len(counts))
+    return replace(config, model=replace(config.model, cutoffs=auto_cutoffs(counts)))
 
 
 def describe(run: Run, *, step: int) -> str:
@@ -142,6 +161,8 @@ def changed_settings(saved: Config, config: Config) -> list[str]:
         before, now = getattr(saved, section.name), getattr(config, section.name)
         for field in fields(before):
             key, old, new = f"{section.name}.{field.name}", getattr(before, field.name), getattr(now, field.name)
+            if key == "model.cutoffs" and new is None:  # auto: the run has chosen
+                continue
             if old != new and section.name not in FREE_SECTIONS and key not in FREE_SETTINGS:
                 lines.append(f"{key}: found {new!r}, the run was begun with {old!r}")
     return lines

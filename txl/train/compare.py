@@ -18,6 +18,7 @@ from txl.config import Config, ConfigError, TokenizerConfig, apply_overrides
 from txl.data import Corpus, prepare
 from txl.evaluation.measure import Measurement, measure
 from txl.infer import Session, generate_text
+from txl.model import use_attention
 from txl.runtime import device_kind
 from txl.train.folder import write_text
 
@@ -80,6 +81,7 @@ def placed(bundle: Bundle, config: Config) -> Bundle:
     if config.runtime.threads is not None:
         torch.set_num_threads(config.runtime.threads)
     wanted = config.runtime.device
+    use_attention(bundle.model, config.runtime.attention)
     bundle.model.to(wanted if ":" in wanted else device_kind(config.runtime))
     return replace(bundle, config=config)
 

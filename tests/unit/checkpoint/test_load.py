@@ -55,7 +55,7 @@ def test_best_is_the_checkpoint_of_the_best_validation(trained: Config, tmp_path
         load_run(tmp_path, "best")
     snapshot = read(tmp_path / "checkpoints" / "step-000004")
     save(tmp_path, type(snapshot)(**{**vars(snapshot), "step": 5, "state": {**snapshot.state, "best_step": None}}))
-    with pytest.raises(CheckpointError, match="no validation has been made yet"):
+    with pytest.raises(CheckpointError, match="no validation has given a number yet"):
         load_run(tmp_path, "best")
 
 

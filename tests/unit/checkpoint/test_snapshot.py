@@ -264,7 +264,7 @@ def test_a_checkpoint_that_cannot_be_removed_is_named_and_no_error(
     assert len(checkpoints(tmp_path)) == 3
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     events=st.lists(st.sampled_from(["save", "fail", "damage", "best"]), max_size=9),
     keep=st.integers(1, 3),

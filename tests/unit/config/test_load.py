@@ -195,6 +195,16 @@ def test_a_broken_value_is_not_blamed_twice(yaml_file: Path) -> None:
     ]
 
 
+def test_the_same_field_wrong_twice_is_named_twice() -> None:
+    with pytest.raises(ConfigError) as caught:
+        apply_overrides(Config(), ["model.n_layer=a", "model.n_layer=b", "q.x=1", "q.y=2"])
+    assert caught.value.problems == (
+        "override model.n_layer=a: model.n_layer: found a; allowed: a whole number",
+        "override model.n_layer=b: model.n_layer: found b; allowed: a whole number",
+        "override q.x=1: q: unknown section; allowed: run, tokenizer, data, model, train, optim, eval, runtime",
+    )
+
+
 @pytest.mark.parametrize("word", ["no", "yes", "on", "off", "No", "YES", "true", "False"])
 def test_a_bare_truth_word_is_never_a_text(yaml_file: Path, word: str) -> None:
     (problem,) = problems_of(yaml_file, f"data:\n  train: {word}\n")
@@ -249,7 +259,7 @@ def test_a_key_given_twice_is_refused_with_both_lines(yaml_file: Path) -> None:
         ("run: *nothing\n", "not YAML"),
         ("run: {}\n---\nrun: {}\n", "not YAML"),
         ("run:\n  dir: \x07\n", "not YAML"),
-        ("run: " + "[" * 100_000, "nested too deeply"),
+        ("run: " + "[" * 5_000, "nested too deeply"),
         ("run:\n  dir: ${oc.env:HOME}\n", "not filled in"),
         ("run:\n  dir: ???\n", "not filled in"),
         ("<<: {seed: 1}\n", "<<: unknown section"),

@@ -382,6 +382,32 @@ def test_a_new_revision_on_the_hub_makes_it_anew(
     assert len(made_anew) == 2
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_folder_of_the_hubs_form_is_prepared_and_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made_anew: list[str], streaming: bool
+) -> None:
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hub_cache")
+    (tmp_path / "set").mkdir()
+    for name, rows in {"train": "abc", "validation": "de", "test": "f"}.items():
+        lines = [json.dumps({"body": f"{row} text\n", "id": row}) for row in rows]
+        (tmp_path / "set" / f"{name}.jsonl").write_text("\n".join(lines))
+    spec = f"hf:{tmp_path / 'set'}"
+    settings = config(tmp_path, spec, valid=spec, test=spec + "@test", text_field="body", streaming=streaming)
+    made = prepare(settings)
+    assert texts(made, "train") == ["a text\n", "b text\n", "c text\n"]
+    assert (texts(made, "valid"), texts(made, "test")) == (["d text\n", "e text\n"], ["f text\n"])
+    assert made.manifest["notes"] == []
+    path = tmp_path / "set" / "train.jsonl"
+    times = path.stat()
+    path.write_text(path.read_text().replace("c text", "C TEXT"))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert texts(prepare(settings), "train")[2] == "C TEXT\n"
+    prepare(settings)
+    assert len(made_anew) == 6
+
+
 def test_bpe_that_runs_out_of_pairs_is_noted(tmp_path: Path, folder: Path) -> None:
     made = prepare(config(tmp_path, folder, tokenizer=TokenizerConfig(kind="bpe", vocab_size=5000)))
     assert made.tokenizer.vocab_size < 400

@@ -10,7 +10,7 @@ from txl.data.counting import MARKS, count_vocabulary
 
 
 def test_words_come_by_falling_count_and_then_by_name() -> None:
-    tokenizer = count_vocabulary(TokenizerConfig(kind="word"), ["b a c a\n", "b d b"], None)
+    tokenizer = count_vocabulary(TokenizerConfig(kind="word"), ["d b a a\n", "b c b"], None)
     assert tokenizer.symbols == ["<unk>", "<eos>", "b", "a", "c", "d"]
 
 

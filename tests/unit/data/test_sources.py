@@ -164,8 +164,11 @@ def test_hub_rows_come_from_the_named_split(hub_folder: Path, streaming: bool) -
     test = find_source("data.valid", f"hf:{hub_folder}@test")
     assert list(hub_rows(train, "text", streaming=streaming, revision=None)) == ["one", "two\n"]
     assert list(hub_rows(test, "text", streaming=streaming, revision=None)) == ["three"]
+    part = find_source("data.train", f"hf:{hub_folder}@train[1:]")
+    if not streaming:
+        assert list(hub_rows(part, "text", streaming=False, revision=None)) == ["two\n"]
     with pytest.raises(DataError, match=r"no field 'body' \(data.text_field\); it has text, n"):
-        list(hub_rows(train, "body", streaming=streaming, revision=None))
+        list(hub_rows(part if not streaming else train, "body", streaming=streaming, revision=None))
 
 
 def test_what_the_hub_library_says_is_passed_on(hub_folder: Path) -> None:

@@ -154,6 +154,7 @@ def test_a_given_file_never_truncates_pads_or_adds_tokens(tmp_path: Path) -> Non
     tokenizer = given(tmp_path, library)
     assert len(plain) > 3
     assert tokenizer.encode("the cat sat on the mat") == plain
+    assert tokenizer.lossless
 
 
 def test_a_given_word_piece_file_is_lossy_with_unknowns(tmp_path: Path) -> None:

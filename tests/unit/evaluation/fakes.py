@@ -62,7 +62,7 @@ class Fake(nn.Module):
         assert ids.dtype == torch.int64
         assert len(cache.rows) == len(ids)
         self.calls += 1
-        hidden = torch.full((*ids.shape, 1), math.nan, dtype=torch.float64)  # padding left unread shows up as NaN
+        hidden = torch.full((*ids.shape, 1), math.nan, dtype=torch.float64)
         for b, seen in enumerate(cache.rows):
             for t in range(ids.shape[1] if lengths is None else int(lengths[b])):
                 if resets is not None and resets[b, t]:

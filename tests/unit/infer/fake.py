@@ -11,9 +11,12 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from txl import Session
 
 VOCAB, WIDTH, DECAY = 11, 6, 0.7
 
@@ -46,18 +49,25 @@ class FakeCache:
 
 
 class FakeModel(nn.Module):
-    """hidden[t] = Σ_k DECAY^k · embedding(id[t-k]), k = 0 … min(age, window); logits = hidden · matrixᵀ."""
+    """hidden[t] = Σ_k DECAY^k · embedding(id[t-k]), k = 0 … min(age, window); logits = hidden · matrixᵀ + bias."""
 
-    def __init__(self, *, window: int = 3, dtype: torch.dtype = torch.float64, vocab: int = VOCAB) -> None:
+    def __init__(
+        self, *, window: int = 3, dtype: torch.dtype = torch.float64, vocab: int = VOCAB, unbounded: bool = False
+    ) -> None:
         super().__init__()
         draw = torch.Generator().manual_seed(5)
         self.embedding = nn.Parameter(torch.randn(vocab, WIDTH, generator=draw, dtype=torch.float64).to(dtype))
         self.matrix = nn.Parameter(torch.randn(vocab, WIDTH, generator=draw, dtype=torch.float64).to(dtype))
+        self.bias = nn.Parameter(torch.randn(vocab, generator=draw, dtype=torch.float64).to(dtype))
         self.dropout = nn.Dropout(0.5)
         self.config = SimpleNamespace(d_model=WIDTH)
         self.vocab_size, self.default_window = vocab, window
+        self.unbounded = unbounded
         self.positions = 0
         self.widest = 0
+
+    def reach(self, window: int) -> int | None:
+        return None if self.unbounded else window
 
     def new_cache(self, batch_size: int, window: int | None = None) -> FakeCache:
         return FakeCache(
@@ -86,7 +96,7 @@ class FakeModel(nn.Module):
         return sum((DECAY**k * self.embedding[token] for k, token in enumerate(reversed(text))), torch.zeros(WIDTH))
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return hidden @ self.matrix.T
+        return hidden @ self.matrix.T + self.bias
 
     def nll(self, hidden: Tensor, targets: Tensor) -> Tensor:
         flat = F.cross_entropy(self.logits(hidden).flatten(0, 1), targets.flatten(), reduction="none")
@@ -170,3 +180,20 @@ class ScriptedSession:
         for token in self.ids:
             self.taken += 1
             yield torch.tensor([token])
+
+
+TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9]
+OTHER = [2, 7, 1, 8, 2, 8, 1, 8, 2, 8, 4, 5, 9, 0, 4]
+
+
+def start(batch_size: int = 1, **options: Any) -> tuple[FakeModel, Session]:
+    model = FakeModel(**options).eval()
+    return model, Session(model, batch_size)  # type: ignore[arg-type]
+
+
+def feed(session: Session, *rows: list[int], **options: Any) -> list[list[float]]:
+    return session.feed(torch.tensor(rows), **options).tolist()
+
+
+def close(found: list[float], expected: list[float]) -> bool:
+    return found == pytest.approx(expected, abs=1e-12, nan_ok=True)

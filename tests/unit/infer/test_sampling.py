@@ -40,7 +40,7 @@ def test_temperature_is_a_power_of_the_probability() -> None:
 
 
 def test_the_smallest_temperature_leaves_the_best_token_alone() -> None:
-    assert_probs(with_temperature(PROBS.log(), 1e-308), [[0, 1, 0, 0], [0, 0, 0, 1]])
+    assert_probs(with_temperature(PROBS.log(), 1e-320), [[0, 1, 0, 0], [0, 0, 0, 1]])
 
 
 def test_top_k_keeps_k_tokens_normalised() -> None:
@@ -56,6 +56,12 @@ def test_top_k_keeps_ties_with_the_last() -> None:
 def test_top_p_keeps_the_fewest_that_reach_p() -> None:
     # Row 0 in order 0.5 0.3 …: 0.75 is reached with the second. Row 1 in order 0.4 0.3 0.2: with the third.
     assert_probs(keep_top_p(PROBS.log(), 0.75), [[0, 5 / 8, 0, 3 / 8], [3 / 9, 0, 2 / 9, 4 / 9]])
+
+
+def test_top_p_stops_where_p_is_reached_exactly() -> None:
+    log_probs = torch.tensor([[0.125, 0.5, 0.125, 0.25]], dtype=torch.float64).log()
+    reached = float(log_probs.exp()[0, 1])  # 0.5 up to the rounding of log and exp
+    assert_probs(keep_top_p(log_probs, reached), [[0, 1, 0, 0]])
 
 
 def test_the_smallest_top_p_keeps_the_best_token() -> None:

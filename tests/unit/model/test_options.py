@@ -4,6 +4,7 @@ initialisation."""
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,11 +39,35 @@ def test_initial_zeros_are_attended_in_segments_and_in_streaming(pre_lnorm: bool
     assert_close(again[1], expected, tolerance=1e-10)
 
 
+def test_initial_zeros_restart_at_the_first_token_of_a_segment() -> None:
+    model = make_model(replace(BASE, initial_memory="zeros"))
+    ids = random_ids(2, 10)
+    resets = torch.zeros(2, 5, dtype=torch.bool)
+    resets[1, 0] = True
+    memory = model(ids[:, :5]).memory
+    logits = model(ids[:, 5:], memory, resets=resets).logits
+    assert torch.equal(logits[0], model(ids[:, 5:], memory).logits[0])
+    assert_close(logits[1:], model(ids[1:, 5:]).logits, tolerance=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "window", "message"),
+    [
+        ({"mem_len": 3}, -1, "window: found -1; allowed: at least 0"),
+        ({"window_includes_self": True, "same_length": True}, 0, "window: found 0; allowed: at least 1"),
+        ({"position": "learned", "mem_len": 0}, 5, "window: found 5; allowed: 0 to 4, for learned positions end"),
+    ],
+)
+def test_an_impossible_window_is_refused(changes: dict[str, Any], window: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_model(replace(BASE, **changes)).new_cache(1, window)
+
+
 def test_initial_zeros_refuse_resets_inside_a_segment() -> None:
     model = make_model(replace(BASE, initial_memory="zeros"))
-    with pytest.raises(ValueError, match="initial_memory: empty"):
+    with pytest.raises(ValueError, match="first token of a segment only"):
         model(random_ids(2, 5), resets=torch.ones(2, 5, dtype=torch.bool))
-    with pytest.raises(ValueError, match="initial_memory: empty"):
+    with pytest.raises(ValueError, match="first token of a segment only"):
         model.advance(random_ids(2, 5), model.new_cache(2), resets=torch.ones(2, 5, dtype=torch.bool))
 
 

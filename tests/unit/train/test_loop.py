@@ -259,7 +259,9 @@ def test_a_signal_in_the_last_evaluation_ends_it_at_once(tmp_path: Path, monkeyp
     assert not is_finished(config)
 
 
-def test_the_best_checkpoint_is_kept_besides_the_last_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_best_and_the_last_step_are_saved_whatever_is_due_and_the_best_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     losses = iter([3.0, 2.0, math.nan, 2.5, 2.1, 2.2, 9.9])
 
     def validate(*args: Any, **rest: Any) -> dict[str, Any]:
@@ -267,7 +269,7 @@ def test_the_best_checkpoint_is_kept_besides_the_last_ones(tmp_path: Path, monke
         return {"valid_nll": nll, "valid_bits_per_byte": nll, "valid_bits": nll, "valid_tokens": 60}
 
     monkeypatch.setattr(loop, "validate", validate)
-    config = tiny(tmp_path, "train.eval_every=2", "train.save_every=1", "train.keep_last=1")
+    config = tiny(tmp_path, "train.eval_every=2", "train.save_every=100", "train.keep_last=1")
     train(config)
     assert [path.name for path in checkpoints(config.run.dir)] == ["step-000012", "step-000004"]
     assert txl.load(config.run.dir, "best").step == 4
