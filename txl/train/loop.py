@@ -22,7 +22,7 @@ from torch import Tensor
 from txl.checkpoint import CheckpointError, checkpoints, problem
 from txl.config import Config, ConfigError, TrainConfig, load_config
 from txl.data.streams import SegmentBatch
-from txl.evaluation.perplexity import evaluate
+from txl.evaluation.perplexity import one_pass
 from txl.infer.session import Session
 from txl.runtime import Runtime, peak_bytes
 from txl.train.begin import begin, changed_settings
@@ -144,8 +144,8 @@ def train(config: Config) -> TrainResult:
             if signum:
                 raise Preempted(signum, _go_on(run, signum))
 
-        # All of the validation split, now that everything is safe on the disk.
-        valid = validate(run, tokens=None, progress=lambda done, total: watch(run, signals, done, total))
+        # The whole validation split (or eval.max_tokens of it), now that everything is safe on the disk.
+        valid = validate(run, tokens=config.eval.max_tokens, progress=lambda done, total: watch(run, signals, done, total))
         return finish(run, state, valid)
 
 
@@ -210,7 +210,7 @@ def validate(run: Run, *, tokens: int | None, progress: Callable[[int, int], Non
             resets[starts[starts <= scored]] = True
         batch_size = run.config.eval.batch_size
         with undisturbed(), runtime.autocast():
-            nats = evaluate(run.bare, ids, None, batch_size, resets, span=(first, stop), progress=progress).nats
+            nats = one_pass(run.bare, ids, None, batch_size, resets, span=(first, stop), progress=progress).nats
     nats = float(runtime.sum(torch.tensor(nats, dtype=torch.float64)))
     text_bytes = split.scored_bytes(1, scored + 1) or math.nan  # nothing but separators
     return {
@@ -240,7 +240,7 @@ def finish(run: Run, state: TrainState, valid: dict[str, Any]) -> TrainResult:
     if run.runtime.is_main:
         write_result(run.dir, result)
     tokens = f"{valid['valid_tokens']:,} tokens of validation"
-    run.journal.say(f"{run.dir}: done after {state.step} steps: {describe_valid(valid)} on all {tokens}")
+    run.journal.say(f"{run.dir}: done after {state.step} steps: {describe_valid(valid)} on {tokens}")
     return _result(run.dir, result)
 
 

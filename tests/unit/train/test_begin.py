@@ -139,6 +139,37 @@ def test_the_first_line_tells_what_runs(tmp_path: Path, capsys: pytest.CaptureFi
     assert first.endswith(" of 700 tokens, steps 0 to 4")
 
 
+def test_the_streams_are_those_the_config_asks_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Opened(Exception):  # noqa: N818
+        pass
+
+    def noted(ids: Any, starts: Any, **settings: Any) -> None:
+        assert len(ids) == 700
+        assert len(starts) == 3
+        raise Opened(settings)
+
+    monkeypatch.setattr("txl.train.begin.Streams", noted)
+    asked = (
+        "data.reset_memory=true",
+        "data.shuffle_documents=true",
+        "run.seed=9",
+        "data.batch_size=6",
+        "model.tgt_len=11",
+    )
+    with pytest.raises(Opened) as opened:
+        train(tiny(tmp_path, *asked))
+    assert opened.value.args[0] == {
+        "batch_size": 6,
+        "tgt_len": 11,
+        "rank": 0,
+        "world": 1,
+        "reset_memory": True,
+        "shuffle_documents": True,
+        "seed": 9,
+        "vocab_size": 256,
+    }
+
+
 def test_rows_that_cannot_be_shared_are_refused(tmp_path: Path) -> None:
     config = tiny(tmp_path)
     uneven = replace(config, train=replace(config.train, accumulate=3))
