@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.conftest import words
 from txl import cli, verbs
+from txl.checkpoint import load_run
 from txl.config import ConfigError
 
 XL = """\
@@ -285,3 +287,23 @@ def test_missing_text_ends_with_code_2(folder: Path, capsys: pytest.CaptureFixtu
         run = f"run.dir={folder / verb}"
         assert cli.main([verb, str(folder / "tiny.yaml"), run, "data.train=nowhere.txt"]) == 2
         assert "nowhere.txt" in capsys.readouterr().err
+
+
+def test_an_exported_run_comes_back_with_the_same_weights_and_tokenizer(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, out, back = str(folder / "runs" / "xl"), str(folder / "exported"), str(folder / "back")
+    assert cli.main(["export", run, out, "--format", "transfo-xl"]) == 0
+    assert f"{out}: step 6 of {run} as transfo-xl" in capsys.readouterr().out
+    assert cli.main(["import", out, "--out", back]) == 0
+    assert f"next: txl eval {back}" in capsys.readouterr().out
+    first, second = load_run(run), load_run(back)
+    assert second.model.config.initial_memory == "zeros"
+    own = dict(first.model.named_parameters())
+    assert own.keys() == dict(second.model.named_parameters()).keys()
+    assert all(torch.equal(own[name], weight) for name, weight in second.model.named_parameters())
+    text = "a grey bridge, naïve π"
+    assert first.tokenizer.encode(text) == second.tokenizer.encode(text)
+    assert cli.main(["eval", back, f"data.test={folder / 'other.txt'}", f"data.train={folder / 'corpus.txt'}"]) == 0
+    assert cli.main(["import", str(folder / "nowhere")]) == 2
+    assert "nowhere" in capsys.readouterr().err

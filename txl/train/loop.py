@@ -145,7 +145,9 @@ def train(config: Config) -> TrainResult:
                 raise Preempted(signum, _go_on(run, signum))
 
         # The whole validation split (or eval.max_tokens of it), now that everything is safe on the disk.
-        valid = validate(run, tokens=config.eval.max_tokens, progress=lambda done, total: watch(run, signals, done, total))
+        valid = validate(
+            run, tokens=config.eval.max_tokens, progress=lambda done, total: watch(run, signals, done, total)
+        )
         return finish(run, state, valid)
 
 
