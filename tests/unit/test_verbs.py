@@ -304,6 +304,7 @@ def test_an_exported_run_comes_back_with_the_same_weights_and_tokenizer(
     assert all(torch.equal(own[name], weight) for name, weight in second.model.named_parameters())
     text = "a grey bridge, naïve π"
     assert first.tokenizer.encode(text) == second.tokenizer.encode(text)
-    assert cli.main(["eval", back, f"data.test={folder / 'other.txt'}", f"data.train={folder / 'corpus.txt'}"]) == 0
+    text_there = [f"data.train={folder / 'corpus.txt'}", "data.split_by=position", f"data.cache_dir={folder / 'cache'}"]
+    assert cli.main(["eval", back, *text_there]) == 0
     assert cli.main(["import", str(folder / "nowhere")]) == 2
     assert "nowhere" in capsys.readouterr().err
