@@ -25,7 +25,7 @@ TIMES = ("tokens_per_second", "elapsed_seconds", "peak_bytes")
 TINY = (
     *("model.n_layer=2", "model.d_model=12", "model.n_head=3", "model.d_head=4", "model.d_inner=20"),
     *("model.tgt_len=7", "model.mem_len=9", "model.dropout=0.1", "model.dropatt=0.1", "data.batch_size=4"),
-    *("train.max_steps=12", "train.eval_every=5", "train.eval_tokens=60", "train.save_every=3", "train.sample_every=4"),
+    *("train.max_steps=12", "train.eval_every=6", "train.eval_tokens=60", "train.save_every=4", "train.sample_every=4"),
     *("train.sample_tokens=6", "train.log_every=1", "optim.lr=0.01", "optim.warmup_steps=3", "optim.schedule=constant"),
     *("runtime.device=cpu", "run.seed=5"),
 )

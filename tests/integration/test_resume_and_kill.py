@@ -110,7 +110,7 @@ def kill_at_random(config: Config, folder: Path, *, kills: int) -> int:
 
 @pytest.mark.parametrize("kills", [1, pytest.param(10, marks=[pytest.mark.slow, pytest.mark.timeout(400)])])
 def test_a_run_killed_at_random_instants_ends_like_one_that_was_not(kills: int, tmp_path: Path) -> None:
-    steps = 60 * kills
+    steps = 30 * kills
     settings = (f"train.max_steps={steps}", "train.save_every=1", "train.eval_every=7", "train.sample_every=20")
     killed, whole = (tiny(tmp_path, *settings, run=run) for run in ("killed", "whole"))
     assert kill_at_random(killed, tmp_path, kills=kills) == kills

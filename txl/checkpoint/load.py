@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from txl.checkpoint.snapshot import CheckpointError, is_checkpoint, newest_valid, read
 from txl.config import Config, ConfigError, ModelConfig
 from txl.data.tokenizer import Tokenizer, tokenizer_from_json
-from txl.model import Model, build_model
+from txl.model import Model, build_model, fit_tables
 
 OVERRIDABLE = (
     *("mem_len", "tgt_len", "clamp_len", "same_length", "dropout", "dropatt"),
@@ -54,7 +54,7 @@ def load_run(path: str | Path, checkpoint: str = "newest", **model_overrides: An
     with torch.random.fork_rng(devices=[]):  # loading is no reason for the caller's numbers to change
         model = build_model(model_config, tokenizer.vocab_size)
     try:
-        load_weights(model, snapshot.model)
+        load_weights(model, fit_tables(model, snapshot.model))
     except CheckpointError as error:
         changed = ", ".join(f"{name}={value}" for name, value in model_overrides.items())
         raise CheckpointError(f"{folder}: {error}" + (f" (loaded with {changed})" if changed else "")) from None

@@ -11,8 +11,8 @@ Axes, the same letters in every pattern, docstring and comment:
 """
 
 from txl.model.attention import use_attention
-from txl.model.build import Model, build_model
+from txl.model.build import Model, build_model, fit_tables
 from txl.model.memory import Memory
 from txl.model.output import Output
 
-__all__ = ["Memory", "Model", "Output", "build_model", "use_attention"]
+__all__ = ["Memory", "Model", "Output", "build_model", "fit_tables", "use_attention"]

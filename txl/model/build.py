@@ -5,7 +5,10 @@ Knows nothing of checkpoints: weights read from a file replace these.
 
 from __future__ import annotations
 
-from torch import nn
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
 
 from txl.config import ConfigError, ModelConfig, model_problems
 from txl.model.attention import Attention, RelativeBiases
@@ -31,6 +34,23 @@ def build_model(config: ModelConfig, vocab_size: int) -> Model:
     model = architectures[config.arch](config, vocab_size)
     initialise(model, config)
     return model
+
+
+def fit_tables(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights trained with other lengths, their finite tables cut or extended to this model's.
+
+    A table of distances (shaw) uses its last row for every distance beyond it, so it grows by copies of that row; a
+    table of positions (learned) is cut, and left alone where it would have to grow, for nothing was learned there.
+    """
+    own = model.state_dict()
+    fitted = dict(weights)
+    for name, table in weights.items():
+        if name not in own or not name.endswith(("distance_table", "position_table")):
+            continue
+        wanted, held = own[name].shape[0], table.shape[0]
+        if name.endswith("distance_table") or wanted < held:
+            fitted[name] = table[torch.arange(wanted).clamp(max=held - 1)]
+    return fitted
 
 
 def initialise(model: nn.Module, config: ModelConfig) -> None:

@@ -13,7 +13,7 @@ import torch
 from tests import reference
 from tests.models import BASE, VOCAB, assert_close, make_model, random_ids, read_in_segments, weights_of
 from txl.config import ConfigError
-from txl.model import build_model
+from txl.model import build_model, fit_tables
 from txl.model.dropout import Dropout
 from txl.model.softmax import auto_cutoffs
 
@@ -139,3 +139,25 @@ def test_auto_cutoffs_cover_the_shares_of_the_counts() -> None:
     assert auto_cutoffs(counts, (0.8, 0.92, 0.98)) == (2, 4, 6)
     assert auto_cutoffs(torch.tensor([99, 1]), (0.8, 0.92)) == (1,)
     assert auto_cutoffs(torch.tensor([1]), (0.5,)) == ()
+
+
+@pytest.mark.parametrize(("mem_len", "tgt_len"), [(9, 2), (1, 1)])
+def test_a_shaw_table_loaded_with_other_lengths_uses_its_last_row_beyond(mem_len: int, tgt_len: int) -> None:
+    config = replace(BASE, position="shaw", mem_len=3, tgt_len=2)
+    trained = make_model(config)
+    model = make_model(replace(config, mem_len=mem_len, tgt_len=tgt_len), seed=5)
+    model.load_state_dict(fit_tables(model, trained.state_dict()))
+    table = trained.stack.layers[1].attention.distance_table
+    found = model.stack.layers[1].attention.distance_table
+    for distance in range(mem_len + tgt_len):
+        assert torch.equal(found[distance], table[min(distance, 4)])
+
+
+def test_a_learned_table_is_cut_but_never_grown() -> None:
+    trained = make_model(replace(BASE, position="learned", mem_len=0))
+    shorter = make_model(replace(BASE, position="learned", mem_len=0, tgt_len=3), seed=5)
+    shorter.load_state_dict(fit_tables(shorter, trained.state_dict()))
+    ids = random_ids(2, 3)
+    assert torch.equal(shorter(ids).logits, trained(ids).logits)
+    longer = make_model(replace(BASE, position="learned", mem_len=0, tgt_len=8))
+    assert fit_tables(longer, trained.state_dict())["stack.position_table"].shape == (5, 10)
