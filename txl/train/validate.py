@@ -12,6 +12,9 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
 from txl.config import Config
@@ -27,6 +30,17 @@ ROUND_TRIP_TOKENS = 20_000
 """Tokens of each split that are decoded, encoded and decoded again."""
 SHOWN_TOKENS = 48
 """Tokens of the first stream that are shown as text."""
+SCORED_TOKENS = 256
+"""Tokens of a chunk whose scoring is counted."""
+PARTS = {
+    ("_norm.",): "norms",
+    ("embedding.", "position_table"): "embedding",
+    ("attention.", "biases.bias_"): "attention",
+    ("feed_forward.",): "feed-forward",
+    ("head.",): "softmax",
+    ("layers.",): "recurrence",
+}
+"""What a parameter is for, by the first of these words that its name has."""
 HIGH_UNKNOWN_SHARE = 0.01
 """Share of unknown symbols above which something is probably wrong."""
 
@@ -36,17 +50,21 @@ class MockStep:
     """What a step of the real model costs.
 
     first_nll: nats a token before any step, near ln V for a sound start.  seconds: of a whole optimizer step with full
-    memory.  flops_a_token: of such a step, matrix products alone, a multiply-add counted as 2.  *_bytes: of weights,
-    gradients, the optimizer's moments and the segment memory of one process.
+    memory.  *_flops: of one token trained in such a step, scored in chunks of 256 and streamed one at a time, both from
+    a full cache; matrix products alone, a multiply-add counted as 2.  *_bytes: of weights, gradients, the optimizer's
+    moments, the segment memory of one process, and what one micro-batch keeps for its backward pass.
     """
 
     first_nll: float
     seconds: float
-    flops_a_token: float
+    trained_flops: float
+    scored_flops: float
+    streamed_flops: float
     weight_bytes: int
     gradient_bytes: int
     optimizer_bytes: int
     memory_bytes: int
+    activation_bytes: int
 
 
 @dataclass(frozen=True)
@@ -73,7 +91,8 @@ class Validation:
         """Name and value, in words, of everything found."""
         step, steps, vocab_size = self.step, self.config.train.max_steps, self.corpus.tokenizer.vocab_size
         parts = ", ".join(f"{name} {count:,}" for name, count in self.parameters.items())
-        total = step.weight_bytes + step.gradient_bytes + step.optimizer_bytes + step.memory_bytes
+        sizes = self.sizes()
+        millions = (f"{flops / 1e6:,.2f}" for flops in (step.trained_flops, step.scored_flops, step.streamed_flops))
         return [
             ("text begins", repr(self.first_text)),
             ("round trip", self.round_trip),
@@ -81,20 +100,28 @@ class Validation:
             ("reach", "unbounded" if self.reach_tokens is None else f"{self.reach_tokens:,} tokens back"),
             ("first loss", f"{step.first_nll:.3f} nats a token; a uniform guess has {math.log(vocab_size):.3f}"),
             ("steps", f"{steps:,}, an epoch has {self.steps_an_epoch:,}: {steps / self.steps_an_epoch:.2f} epochs"),
-            ("work", f"{step.flops_a_token / 1e6:,.1f} million FLOPs a token trained"),
+            ("work a token", "{} million FLOPs trained, {} scored, {} streamed".format(*millions)),
             (
                 "time",
                 f"{step.seconds:.3f} s a step here ({self.place}), about {step.seconds * steps / 60:,.1f} min in all",
             ),
-            ("bytes", f"{total / 1e6:,.1f} MB a process without activations: " + self._bytes()),
+            (
+                "bytes",
+                f"{sum(sizes.values()) / 1e6:,.1f} MB a process: "
+                + ", ".join(f"{name} {size / 1e6:,.1f}" for name, size in sizes.items()),
+            ),
         ]
 
-    def _bytes(self) -> str:
-        """The parts of the bytes."""
+    def sizes(self) -> dict[str, int]:
+        """Bytes of one process, by what they hold."""
         step = self.step
-        parts = {"weights": step.weight_bytes, "gradients": step.gradient_bytes}
-        parts |= {"optimizer": step.optimizer_bytes, "memory": step.memory_bytes}
-        return ", ".join(f"{name} {size / 1e6:,.1f}" for name, size in parts.items())
+        return {
+            "weights": step.weight_bytes,
+            "gradients": step.gradient_bytes,
+            "optimizer": step.optimizer_bytes,
+            "memory": step.memory_bytes,
+            "activations": step.activation_bytes,
+        }
 
 
 def validate(config: Config, *, report: Report | None = None) -> Validation:
@@ -176,14 +203,11 @@ def check_targets(first: SegmentBatch, second: SegmentBatch) -> None:
 
 
 def parameters_by_part(model: Model) -> dict[str, int]:
-    """Parameters of each direct part of the model, shared ones counted once, under the first part that has them."""
-    seen: set[int] = set()
+    """Parameters by what they are for; what a tied softmax shares is counted with the embedding."""
     counts: dict[str, int] = {}
     for name, parameter in model.named_parameters():
-        if id(parameter) not in seen:
-            seen.add(id(parameter))
-            part = name.split(".")[0]
-            counts[part] = counts.get(part, 0) + parameter.numel()
+        part = next(part for words, part in PARTS.items() if any(word in name for word in words))
+        counts[part] = counts.get(part, 0) + parameter.numel()
     return counts
 
 
@@ -202,13 +226,14 @@ def mock_step(
     filling = 1 + math.ceil(config.model.mem_len / inputs.shape[1])
     memory: Memory | None = None
     losses, seconds, gradient_bytes = [], 0.0, 0
+    kept = KeptForBackward(model)
     counter = FlopCounterMode(display=False)
     for number in range(filling + 2):
         if report is not None:
             report("mock steps", number, filling + 2)
         started = time.monotonic()
         optimizer.zero_grad(set_to_none=True)
-        with counter if number == filling + 1 else nullcontext():
+        with counter if number == filling + 1 else kept if number == 0 else nullcontext():
             with runtime.autocast():
                 out = wrapped(inputs, memory=memory, targets=targets)
             loss = out.nll.sum() / (targets != -100).sum()
@@ -226,12 +251,54 @@ def mock_step(
     return MockStep(
         first_nll=losses[0],
         seconds=seconds * config.train.accumulate,
-        flops_a_token=counter.get_total_flops() / inputs.numel(),
+        trained_flops=counter.get_total_flops() / inputs.numel(),
+        scored_flops=flops_from_cache(model, SCORED_TOKENS),
+        streamed_flops=flops_from_cache(model, 1),
         weight_bytes=sum(parameter.nbytes for parameter in model.parameters()),
         gradient_bytes=gradient_bytes,
         optimizer_bytes=sum(tensor.nbytes for tensor in optimizer_state(model, optimizer).values()),
         memory_bytes=(0 if memory is None else memory.nbytes) * config.train.accumulate,
+        activation_bytes=kept.nbytes,
     )
+
+
+class KeptForBackward(saved_tensors_hooks):
+    """Inside, counts the bytes that autograd keeps for the backward pass besides the parameters themselves."""
+
+    def __init__(self, model: Model) -> None:
+        self.sizes: dict[int, int] = {}
+        parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+
+        def pack(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in parameters:
+                self.sizes[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        super().__init__(pack, lambda tensor: tensor)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the distinct storages seen; one that was freed and used again is counted once."""
+        return sum(self.sizes.values())
+
+
+@torch.no_grad()
+def flops_from_cache(model: Model, n_tokens: int) -> float:
+    """FLOPs of reading one more token and scoring it, in chunks of `n_tokens` behind a full cache."""
+    mode = model.training
+    model.eval()
+    cache = model.new_cache(1)
+    device = next(model.parameters()).device
+    for filled in range(0, cache.window, SCORED_TOKENS):
+        count = min(SCORED_TOKENS, cache.window - filled)
+        model.advance(torch.zeros(1, count, dtype=torch.int64, device=device), cache)
+    ids = torch.zeros(1, n_tokens, dtype=torch.int64, device=device)
+    model.advance(ids, cache)
+    with FlopCounterMode(display=False) as counter:
+        model.logits(model.advance(ids, cache))
+    model.train(mode)
+    return counter.get_total_flops() / n_tokens
 
 
 def _first_change(text: str, back: str) -> str:

@@ -52,7 +52,17 @@ def test_counts_are_those_counted_by_hand(config: Config) -> None:
     # Per token: 2 FLOPs a multiply-add, three times forward (backward is two), every matrix of a layer but r once, and
     # the softmax. Attention over 17 keys and the projections of memory come on top.
     least = 3 * 2 * (2 * (4 * 16 * 15 + 2 * 16 * 24) + 16 * 256)
-    assert least < step.flops_a_token < 2 * least
+    assert least < step.trained_flops < 2 * least
+    # Streaming one token: the same matrices once, and attention of one query over 11 keys: content, position, values.
+    streamed = 2 * (2 * (4 * 16 * 15 + 2 * 16 * 24) + 16 * 256) + 2 * (3 * 2 * 11 * 15)
+    assert step.streamed_flops == streamed
+    # In chunks of 256 every query meets 266 keys of which it sees 11: more work a token, by that product alone.
+    assert step.scored_flops == streamed + 2 * (3 * 2 * (266 - 11) * 15)
+    assert set(found.parameters) == {"embedding", "attention", "feed-forward", "norms", "softmax"}
+    assert found.parameters["attention"] == 2 * attention
+    assert found.parameters["norms"] == 2 * 2 * 32
+    # At least the inputs of every product: three layer inputs, the inner width, keys, values and weights, float32.
+    assert step.activation_bytes > 3 * 7 * 4 * 2 * (3 * 16 + 24 + 3 * 15)
     assert heard[-1][0] == "mock steps"
     assert not Path(config.run.dir).exists()
 
