@@ -6,6 +6,7 @@ argv, nor of how anything is computed.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shlex
@@ -91,6 +92,10 @@ def evaluate(
         corpus = corpus_for(bundle, own_text=own_text, report=report)
         measured = measure(bundle, corpus, settings, report, split=split, timed=False)
     point = measured.headline
+    if math.isnan(point.nll):
+        raise FloatingPointError(
+            f"{run}, step {measured.step}: the model's loss is not a number; its weights are broken"
+        )
     print(
         f"{run}, step {measured.step}: {point.nll:.4f} nats a token, perplexity {point.perplexity:.3f}, "
         f"{point.bits_per_byte:.4f} bits per byte on {point.tokens:,} tokens of {measured.split}"

@@ -117,7 +117,8 @@ class ModelConfig:
     mem_len: int = 128
     """Positions of memory a layer may read besides its segment; 0 for no recurrence."""
     clamp_len: int | None = None
-    """Distances beyond this one share its position vector; null for no clamp."""
+    """Distances beyond this one share its position vector; null for no clamp. With shaw the table holds this many
+    distances, 0 to clamp_len - 1, and its last row serves all beyond."""
     same_length: bool = False
     """Whether every query in training sees the same number of earlier positions (mem_len)."""
     untie_r: bool = True

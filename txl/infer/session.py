@@ -76,7 +76,7 @@ class Session:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole state; the same for ever."""
+        """Bytes of the whole state: grows with the longest chunk fed so far, up to 512 tokens, never with the text."""
         return self._cache.nbytes + self._hidden.nbytes + self._recent.nbytes
 
     def feed(self, ids: Tensor, lengths: Tensor | Sequence[int] | None = None, resets: Tensor | None = None) -> Tensor:

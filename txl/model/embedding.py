@@ -53,6 +53,9 @@ class Embedding(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """B×T×D. Every cluster looks up every id and keeps its own: no cluster ever lacks a gradient, no shape
         depends on data."""
+        if len(self.bounds) > 1 and bool(((ids < 0) | (ids >= self.bounds[-1][1])).any()):
+            found = f"found {int(ids.min())} to {int(ids.max())}"
+            raise IndexError(f"ids: {found}; allowed: 0 to {self.bounds[-1][1] - 1}, the vocabulary of this model")
         out = None
         for index, ((start, stop), table) in enumerate(zip(self.bounds, self.tables, strict=True)):
             vectors = F.embedding((ids - start).clamp(0, stop - start - 1) if len(self.bounds) > 1 else ids, table)

@@ -13,7 +13,7 @@ from txl.config import ModelConfig
 from txl.model.cache import Cache, grow
 from txl.model.dropout import Dropout
 from txl.model.embedding import Embedding
-from txl.model.memory import Memory, check_batch, next_length
+from txl.model.memory import Memory, check_batch, check_segment, next_length
 from txl.model.output import Output
 from txl.model.softmax import Softmax
 
@@ -40,9 +40,10 @@ class LSTM(nn.Module):
 
         Arguments, results and errors as for `TransformerXL.forward`; a reset restarts h and c before that token.
         """
+        check_segment(ids, targets, resets)
         if memory is None:
             memory = Memory(tuple(self.fresh_state(len(ids))), torch.zeros_like(ids[:, 0]))
-        check_batch(memory, ids)
+        check_batch(memory, ids, 2 * self.config.n_layer)
         hidden, state = self.run(ids, list(memory.layers), resets)
         length = next_length(memory.length, ids.shape[1], resets, mem_len=torch.iinfo(torch.int64).max)
         kept = Memory(tuple(tensor.detach() for tensor in state), length)
@@ -56,16 +57,26 @@ class LSTM(nn.Module):
         return [weight.new_zeros(batch_size, self.config.d_model) for _ in range(2 * self.config.n_layer)]
 
     def run(self, ids: Tensor, state: list[Tensor], resets: Tensor | None) -> tuple[Tensor, list[Tensor]]:
-        """Hidden states B×T×D and the state after the last token; the segment is cut where any row resets."""
-        starts = [0] if resets is None else sorted({0, *resets.any(dim=0).nonzero().flatten().tolist()})
+        """Hidden states B×T×D and the state after the last token.
+
+        The segment is cut where any row resets inside it. Rows that do not are read in one piece all the same, so that
+        another row's reset cannot change their last bit.
+        """
+        if resets is None:
+            return self.run_unbroken(ids, state)
+        state = [torch.where(resets[:, :1], 0.0, tensor) for tensor in state]
+        if not resets[:, 1:].any():
+            return self.run_unbroken(ids, state)
+        whole, whole_after = self.run_unbroken(ids, state)
+        starts = sorted({0, *resets.any(dim=0).nonzero().flatten().tolist()})
         hidden = []
         for start, stop in zip(starts, [*starts[1:], ids.shape[1]], strict=True):
-            if resets is not None:
-                keep = ~resets[:, start, None]
-                state = [torch.where(keep, tensor, 0.0) for tensor in state]
+            state = [torch.where(resets[:, start, None], 0.0, tensor) for tensor in state]
             part, state = self.run_unbroken(ids[:, start:stop], state)
             hidden.append(part)
-        return torch.cat(hidden, dim=1), state
+        broken = resets[:, 1:].any(dim=1)[:, None]
+        after = [torch.where(broken, cut, piece) for cut, piece in zip(state, whole_after, strict=True)]
+        return torch.where(broken[..., None], torch.cat(hidden, dim=1), whole), after
 
     def run_unbroken(self, ids: Tensor, state: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Hidden states and next state of a stretch without resets."""
@@ -76,7 +87,7 @@ class LSTM(nn.Module):
             x, (h, c) = layer(x, (h, c))
             x = self.drop(x)
             after += [h[0], c[0]]
-        return x, after
+        return x.contiguous(), after
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Unnormalised log-probabilities of the next token, …×D -> …×V."""

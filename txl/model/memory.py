@@ -65,8 +65,25 @@ class Memory:
         return Memory(tuple(state[name] for name in names), state["length"])
 
 
-def check_batch(memory: Memory, ids: Tensor) -> None:
-    """Raise ValueError where the memory's rows are not the rows of `ids`."""
+def check_segment(ids: Tensor, targets: Tensor | None, resets: Tensor | None) -> None:
+    """Raise ValueError unless ids are integers B×T of at least one token and the others have their shape."""
+    if ids.dim() != 2 or ids.shape[1] == 0 or ids.dtype not in (torch.int64, torch.int32):
+        raise ValueError(f"ids: found {ids.dtype} of shape {tuple(ids.shape)}; allowed: int64 B×T, at least one token")
+    for name, tensor in (("targets", targets), ("resets", resets)):
+        if tensor is not None and tensor.shape != ids.shape:
+            found = f"found shape {tuple(tensor.shape)} beside ids of {tuple(ids.shape)}"
+            raise ValueError(f"{name}: {found}; allowed: the same shape, a row for each stream")
+    if resets is not None and resets.dtype != torch.bool:
+        raise ValueError(f"resets: found {resets.dtype}; allowed: bool, True where a document begins")
+
+
+def check_batch(memory: Memory, ids: Tensor, n_tensors: int) -> None:
+    """Raise ValueError where the memory's rows are not the rows of `ids`, or it is another model's."""
+    if len(memory.layers) != n_tensors:
+        raise ValueError(
+            f"memory has {len(memory.layers)} tensors but this model keeps {n_tensors}: it comes from a model of "
+            "another depth; start with memory=None"
+        )
     if memory.batch_size != ids.shape[0]:
         raise ValueError(
             f"memory has {memory.batch_size} rows but ids has {ids.shape[0]}: each row's memory belongs to one stream; "

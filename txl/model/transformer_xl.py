@@ -15,6 +15,7 @@ from txl.model.memory import (
     Memory,
     check_batch,
     check_reset_in_front,
+    check_segment,
     first_visible,
     next_length,
     positions_since_reset,
@@ -47,8 +48,9 @@ class TransformerXL(nn.Module):
         differ.
         """
         config = self.config
+        check_segment(ids, targets, resets)
         memory = self.fresh_memory(ids) if memory is None else memory
-        check_batch(memory, ids)
+        check_batch(memory, ids, config.n_layer)
         if resets is not None and config.initial_memory == "zeros":
             check_reset_in_front(resets)
             memory, resets = self.restarted(memory, ids, resets[:, 0]), None

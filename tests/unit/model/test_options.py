@@ -12,7 +12,7 @@ import torch
 
 from tests import reference
 from tests.models import BASE, VOCAB, assert_close, make_model, random_ids, read_in_segments, weights_of
-from txl.config import ConfigError
+from txl.config import ConfigError, ModelConfig
 from txl.model import build_model, fit_tables
 from txl.model.dropout import Dropout
 from txl.model.softmax import auto_cutoffs
@@ -161,3 +161,31 @@ def test_a_learned_table_is_cut_but_never_grown() -> None:
     assert torch.equal(shorter(ids).logits, trained(ids).logits)
     longer = make_model(replace(BASE, position="learned", mem_len=0, tgt_len=8))
     assert fit_tables(longer, trained.state_dict())["stack.position_table"].shape == (5, 10)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"targets": torch.zeros(5, 3, dtype=torch.int64)}, r"targets: found shape \(5, 3\) beside ids of \(3, 5\)"),
+        ({"targets": torch.zeros(15, dtype=torch.int64)}, r"targets: found shape \(15,\)"),
+        ({"resets": torch.ones(3, 1, dtype=torch.bool)}, r"resets: found shape \(3, 1\)"),
+        ({"resets": torch.ones(3, 5, dtype=torch.int64)}, "resets: found torch.int64; allowed: bool"),
+        ({"ids": torch.zeros(3, 0, dtype=torch.int64)}, r"ids: found torch.int64 of shape \(3, 0\)"),
+        ({"ids": torch.zeros(3, 5)}, "ids: found torch.float32"),
+    ],
+)
+@pytest.mark.parametrize("arch", ["transformer_xl", "lstm"])
+def test_arguments_of_the_wrong_shape_are_refused_by_name(arch: str, arguments: dict[str, Any], message: str) -> None:
+    small = {"arch": "lstm", "position": "none", "mem_len": 0, "d_model": 6}
+    config = BASE if arch == "transformer_xl" else ModelConfig(**small)
+    with pytest.raises(ValueError, match=message):
+        make_model(config)(**{"ids": random_ids(3, 5), **arguments})
+
+
+def test_memory_of_another_depth_and_ids_outside_the_vocabulary_are_refused() -> None:
+    memory = make_model(replace(BASE, n_layer=3))(random_ids(2, 5)).memory
+    with pytest.raises(ValueError, match="memory has 3 tensors but this model keeps 2"):
+        make_model(BASE)(random_ids(2, 5), memory)
+    for ids in ([[1, 13]], [[-1, 2]]):
+        with pytest.raises(IndexError, match="allowed: 0 to 12"):
+            make_model(replace(BASE, cutoffs=(4, 9)))(torch.tensor(ids))
