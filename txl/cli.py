@@ -241,8 +241,8 @@ VERBS = {
         "import_run",
     ),
     "export": Verb(
-        "write a trained run as a folder that other software reads",
-        "txl export runs/quickstart/xl exported/ --format transfo-xl",
+        "write a trained run of the paper's kind (relative positions, post-norm) as a folder that other software reads",
+        "txl export runs/wt103 exported/ --format transfo-xl",
         export_arguments,
         "export_run",
     ),

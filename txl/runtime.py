@@ -98,7 +98,8 @@ class Runtime:
 
     def __str__(self) -> str:
         processes = "1 process" if self.world == 1 else f"{self.world} processes"
-        threads = f" ({torch.get_num_threads()} threads)" if self.device.type == "cpu" else ""
+        count = torch.get_num_threads()
+        threads = f" ({count} thread{'s' * (count > 1)})" if self.device.type == "cpu" else ""
         return f"{self.device.type}{threads} {self.precision}, {processes}"
 
     def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -182,6 +183,13 @@ class Runtime:
     def barrier(self) -> None:
         """Wait for all processes."""
         self.accelerator.wait_for_everyone()
+
+
+def leave_processes() -> None:
+    """Leave the processes' group in order; without it a process that ends first can make another abort."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
 
 
 def device_kind(wanted: RuntimeConfig) -> str:

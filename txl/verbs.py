@@ -60,9 +60,11 @@ def validate(config: Path, overrides: Sequence[str]) -> None:
 def train(config: Path, overrides: Sequence[str]) -> None:
     """Train one config, going on from what is there."""
     settings = load_config(config, overrides)
+    from txl.runtime import leave_processes
     from txl.train.loop import train
 
     run = train(settings).run_dir
+    leave_processes()
     if int(os.environ.get("RANK", "0")) == 0:
         print(f"{run} is trained; next: txl eval {run}, or txl generate {run}")
 
@@ -179,10 +181,12 @@ def compare(words: Sequence[str]) -> None:
     first = shlex.quote(configs[0].run.dir)
     print(f"\n{first} goes on from a prompt, whose end is ⟫:\n\n{printable(measurements[0].sample)}\n")
     print(f"report      {page}")
-    print(f"try next    txl generate {first} --prompt 'def main(' --temperature 0.8")
+    prompt = "def main(" if configs[0].data.train == "stdlib" else "The "
+    print(f"try next    txl generate {first} --prompt '{prompt}' --temperature 0.8")
     print(f"            txl eval {first} --context 16,64,256,1024")
-    kept = shlex.join(word for word in words if not word.startswith(("data.", "run.dir=")))
-    print(f"            txl compare {kept} data.train=YOUR-FILE-OR-FOLDER run.dir=runs/mine")
+    if configs[0].data.train == "stdlib":
+        kept = shlex.join(word for word in words if not word.startswith(("data.", "run.dir=")))
+        print(f"            txl compare {kept} data.train=YOUR-FILE-OR-FOLDER run.dir=runs/mine")
 
 
 def import_run(path: Path, out: Path | None, hparams: Path | None, vocab: Path | None) -> None:
@@ -228,7 +232,11 @@ def configs_to_compare(words: Sequence[str]) -> list[Config]:
     settings = [word for word in words if SETTING.match(word)]
     paths = [Path(word) for word in words if not SETTING.match(word)]
     if len(paths) == 1:
-        paths.append(paths[0].with_name(f"{paths[0].stem}-vanilla{paths[0].suffix}"))
+        twin = paths[0].with_name(f"{paths[0].stem}-vanilla{paths[0].suffix}")
+        if not twin.exists():
+            allowed = f"two configs or more, or one with its twin {twin.name} beside it"
+            raise ConfigError([f"compare: found {paths[0]} alone; allowed: {allowed}"])
+        paths.append(twin)
     parents = [word.partition("=")[2] for word in settings if word.startswith("run.dir=")]
     configs: list[Config] = []
     problems = (

@@ -88,7 +88,7 @@ def test_compare_refuses_all_configs_in_one_message(folder: Path) -> None:
     )
     with pytest.raises(ConfigError, match="allowed: a folder of its own for each run"):
         verbs.configs_to_compare([str(xl), str(xl)])
-    with pytest.raises(ConfigError, match=r"tiny-vanilla-vanilla\.yaml: there is no such file"):
+    with pytest.raises(ConfigError, match=r"its twin tiny-vanilla-vanilla\.yaml beside it"):
         verbs.configs_to_compare([str(twin)])
     with pytest.raises(ConfigError, match="found no config"):
         verbs.configs_to_compare(["model.mem_len=5"])

@@ -7,6 +7,7 @@ clip; check that all is finite; step; when due validate, write down, sample, sav
 from __future__ import annotations
 
 import math
+import os
 import shlex
 import signal
 import time
@@ -272,7 +273,9 @@ def _finished_before(config: Config) -> TrainResult:
     run_dir = Path(config.run.dir)
     result = read_result(run_dir)
     assert result is not None
-    print(f"{run_dir}: done before, {result['step']} steps, valid nll {result['valid_nll']}", flush=True)
+    if int(os.environ.get("RANK", "0")) == 0:
+        nll = "not finite" if result["valid_nll"] is None else f"{result['valid_nll']:.4f}"
+        print(f"{run_dir}: done before, {result['step']} steps, valid nll {nll}", flush=True)
     return _result(run_dir, result)
 
 
