@@ -20,8 +20,8 @@ CAPTIONS = {
         "Loss against context",
         "All points are about one sample of tokens. A cached window lets each layer see that many earlier positions, "
         "so a deep model hears of more; a slid window is exactly that many tokens. Bars are 95 % intervals of the "
-        "comparison: how hard the text itself is, the same for all points, is left out of them. Dashed: a slid window "
-        "longer than in training, whose last positions the model never met.",
+        "comparison: how hard the text itself is, the same for all points, is left out of them. Dashed, without "
+        "bars: a slid window longer than in training, whose last positions the model never met.",
     ),
     "speed.png": (
         "Speed against context",

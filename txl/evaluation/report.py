@@ -114,20 +114,20 @@ def draw_context(figure: Figure, measurements: Sequence[Measurement], theme: The
     ends = _draw_states(axes, measurements, theme, metric, at=max(contexts))
     inside = [height for _, height, *_ in ends]
     within = [p for *_, m, points in series for p in points if _is_own(p, m)]
-    bars = {id(p): p.interval for *_, points in series for p in points}
-    bars |= {id(p): interval for p, interval in zip(within, compared(within), strict=True)} if within else {}
+    bars = {id(p): interval for p, interval in zip(within, compared(within), strict=True)} if within else {}
     for text, colour, m, points in series:
         line, marker = STYLES[points[0].settings.kind]
-        # What lies beyond the length an absolute position was trained at is dashed, and may leave the frame.
+        x, y = [_length(p) for p in points], [metric.of(p) for p in points]
         n_own = sum(_is_own(p, m) for p in points)
-        for part, dashes in ((points[:n_own], line), (points[max(0, n_own - 1) :], (0, (3, 2)))):
-            x, y = [_length(p) for p in part], [metric.of(p) for p in part]
-            low, high = ([metric.of(p, bars[id(p)][side]) for p in part] for side in (0, 1))
-            if len(part) > 1 or dashes == line:
-                _bar_line(axes, x, y, low, high, color=colour, ls=dashes, marker=marker)
-            if dashes == line:
-                ends.append((x[-1], y[-1], text, colour))
-                inside += [*low, *high]
+        if n_own:
+            own = points[:n_own]
+            low, high = ([metric.of(p, bars[id(p)][side]) for p in own] for side in (0, 1))
+            _bar_line(axes, x[:n_own], y[:n_own], low, high, color=colour, ls=line, marker=marker)
+            ends.append((x[n_own - 1], y[n_own - 1], text, colour))
+            inside += [*low, *high]
+        # Beyond the length an absolute position was trained at the line is dashed, has no bars and may leave the frame.
+        beyond = slice(max(0, n_own - 1), None)
+        axes.plot(x[beyond], y[beyond], color=colour, ls=(0, (3, 2)), marker=marker, ms=5, lw=1.8)
     held = [value for value in inside if math.isfinite(value)]
     if held:
         room = max(0.08 * (max(held) - min(held)), 1e-3 * abs(max(held))) or 1.0
