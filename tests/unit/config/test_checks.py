@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txl.config import Config, ConfigError, apply_overrides, model_problems
+from txl.config import Config, ConfigError, apply_overrides, config_problems, model_problems
 
 # overrides: the start of the one problem, and what its sentence on the way out must contain
 IMPOSSIBLE = [
@@ -143,7 +143,7 @@ POSSIBLE = [
 @pytest.mark.parametrize(("overrides", "start", "way_out"), IMPOSSIBLE, ids=[case[0] for case in IMPOSSIBLE])
 def test_an_impossible_combination_is_named(overrides: str, start: str, way_out: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        apply_overrides(Config(), overrides.split())
+        assert config_problems(apply_overrides(Config(), overrides.split())) == []
     (problem,) = caught.value.problems
     place, _, sentence = problem.partition(f"{start.split(':')[0]}:")
     assert place == "" or place.startswith("override ")
@@ -172,4 +172,4 @@ def test_what_a_vocabulary_cannot_hold_is_named(name: str) -> None:
 
 @pytest.mark.parametrize("overrides", POSSIBLE)
 def test_a_possible_combination_is_not_refused(overrides: str) -> None:
-    apply_overrides(Config(), overrides.split())
+    assert config_problems(apply_overrides(Config(), overrides.split())) == []
