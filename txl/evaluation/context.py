@@ -20,6 +20,7 @@ from txl.evaluation.interval import comparison_intervals, ratio_interval, stretc
 from txl.evaluation.perplexity import Evaluation, Progress, Settings, one_pass, perplexity
 from txl.evaluation.scoring import Array
 from txl.model import Model
+from txl.model.modes import evaluating
 
 WINDOW_TOKENS = 16_384
 """Tokens of slid windows read in one pass: bounds memory."""
@@ -112,7 +113,7 @@ def slide(model: Model, text: Text, targets: Array, context: int, *, progress: P
     lengths = np.minimum(targets + 1, context)
     nll = np.empty(len(targets), dtype=scoring.result_dtype(model))
     done = 0
-    with scoring.evaluating(model):
+    with evaluating(model.modules()):
         for length in np.unique(lengths):
             at_once = max(1, min(WINDOW_TOKENS, scoring.LOGITS // model.vocab_size) // length)
             where = np.flatnonzero(lengths == length)

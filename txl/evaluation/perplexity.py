@@ -18,6 +18,7 @@ from txl.evaluation import scoring
 from txl.evaluation.plan import Stream, plan_streams
 from txl.evaluation.scoring import Array
 from txl.model import Model
+from txl.model.modes import evaluating
 
 Progress = Callable[[int, int], None]
 """progress(targets done, targets in all)."""
@@ -112,7 +113,7 @@ def evaluate(
     steps = segment_tokens or min(256, max(16, scoring.LOGITS // (model.vocab_size * len(streams))))
     nll = np.full(stop - first, np.nan, dtype=scoring.result_dtype(model))
     done = 0
-    with scoring.evaluating(model):
+    with evaluating(model.modules()):
         for where, values in _score(model, text, starts, streams, width, steps):
             nll[where - first] = values
             done += len(values)
@@ -167,7 +168,7 @@ def evaluate_blocks(
     is_start = np.zeros(len(text), dtype=bool)
     is_start[starts[1:]] = True
     cuts = sorted({*range(begin, whole, rows * block_tokens), max(begin, whole), stop})
-    with scoring.evaluating(model):
+    with evaluating(model.modules()):
         for left, right in pairwise(cuts):
             parts = (text[left:right], text[left + 1 : right + 1], is_start[left:right])
             inputs, targets, begins = (part.reshape(-1, min(block_tokens, right - left)) for part in parts)

@@ -5,8 +5,6 @@ A model, hidden states, ids -> nats of targets. Knows nothing of streams, curves
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -21,19 +19,6 @@ Array = npt.NDArray[Any]
 
 LOGITS = 1 << 24
 """Logits made at once: 64 MiB in float32."""
-
-
-@contextmanager
-def evaluating(model: Model) -> Iterator[None]:
-    """Eval mode and no gradient inside; afterwards each module is in the mode it was in, frozen parts too."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def nll_of(model: Model, hidden: Tensor, targets: Tensor) -> Array:

@@ -17,6 +17,7 @@ from txl.evaluation import scoring
 from txl.evaluation.context import slid_contexts
 from txl.evaluation.perplexity import Progress
 from txl.model import Model
+from txl.model.modes import evaluating
 
 RUNS = 5
 """Timed runs of each point, after one that is not counted."""
@@ -79,7 +80,7 @@ def speed_of(model: Model, kind: str, context: int | None, *, batch_size: int, r
         scored = rows * length
     device = scoring.device_of(model)
     ids = torch.randint(model.vocab_size, (rows, length), generator=torch.Generator().manual_seed(0)).to(device)
-    with scoring.evaluating(model):
+    with evaluating(model.modules()):
         run = _fresh(model, ids, kind) if kind in ("slide", "block") else _cached(model, ids, context)
         run()
         seconds = [_timed(run, device) for _ in range(runs)]

@@ -11,7 +11,6 @@ import copy
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from txl.infer.checks import checked_batch, checked_rows, checked_seeds, checked_state, checked_stop
 from txl.infer.sampling import Sampling, choose
+from txl.model.modes import evaluating
 
 if TYPE_CHECKING:
     from txl.model import Model
@@ -96,7 +96,7 @@ class Session:
         batch = checked_batch(ids, lengths, resets, batch_size=self.batch_size, vocab_size=vocab_size, device=device)
         nats = self._hidden.new_full(ids.shape, math.nan, dtype=_wide(self._hidden.dtype))
         step = max(16, min(_CHUNK_TOKENS, _CHUNK_LOGITS // (self.batch_size * vocab_size)))
-        with _evaluating(self._modules):
+        with evaluating(self._modules):
             for start in range(0, ids.shape[1], step):
                 piece = batch.piece(start, start + step)
                 known = self._cache.age > 0
@@ -110,7 +110,7 @@ class Session:
 
     def log_probs(self) -> Tensor:
         """Log-probabilities of each row's next token, B×V; those of a row that was fed nothing are uniform."""
-        with _evaluating(self._modules):
+        with evaluating(self._modules):
             return self._log_probs()
 
     def generate(
@@ -199,7 +199,7 @@ class Session:
             fresh = self._cache.age.cpu() == 0
             uniforms = torch.cat([_uniform(generator) for generator in generators])
             lengths = None if active.all() else active.to(torch.int64)
-            with _evaluating(self._modules):
+            with evaluating(self._modules):
                 ids = choose(self._log_probs(), sampling, self._recent, uniforms)
                 ids = torch.where(fresh, (uniforms * self.model.vocab_size).long(), ids).masked_fill(~active, -1)
                 self._advance(ids.clamp(min=0)[:, None], lengths, None)
@@ -261,17 +261,3 @@ def _uniform(generator: torch.Generator) -> Tensor:
 def _wide(dtype: torch.dtype) -> torch.dtype:
     """The dtype of a model's nats: at least float32."""
     return torch.promote_types(dtype, torch.float32)
-
-
-@contextmanager
-def _evaluating(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
-    """No gradients and no dropout inside; every module's training flag is put back after."""
-    training = [module for module in modules if module.training]
-    for module in training:
-        module.training = False
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module in training:
-            module.training = True

@@ -20,6 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from txl.config import Config
 from txl.data import Corpus, DataError, SegmentBatch, Streams, prepare
 from txl.model import Memory, Model, build_model
+from txl.model.modes import evaluating
 from txl.runtime import Runtime, seed_everything
 from txl.train.begin import check_rows
 from txl.train.optim import build_optimizer, learning_rate, optimizer_state, set_learning_rate
@@ -283,21 +284,18 @@ class KeptForBackward(saved_tensors_hooks):
         return sum(self.sizes.values())
 
 
-@torch.no_grad()
 def flops_from_cache(model: Model, n_tokens: int) -> float:
     """FLOPs of reading one more token and scoring it, in chunks of `n_tokens` behind a full cache."""
-    mode = model.training
-    model.eval()
     cache = model.new_cache(1)
     device = next(model.parameters()).device
-    for filled in range(0, cache.window, SCORED_TOKENS):
-        count = min(SCORED_TOKENS, cache.window - filled)
-        model.advance(torch.zeros(1, count, dtype=torch.int64, device=device), cache)
     ids = torch.zeros(1, n_tokens, dtype=torch.int64, device=device)
-    model.advance(ids, cache)
-    with FlopCounterMode(display=False) as counter:
-        model.logits(model.advance(ids, cache))
-    model.train(mode)
+    with evaluating(model.modules()):
+        for filled in range(0, cache.window, SCORED_TOKENS):
+            count = min(SCORED_TOKENS, cache.window - filled)
+            model.advance(torch.zeros(1, count, dtype=torch.int64, device=device), cache)
+        model.advance(ids, cache)
+        with FlopCounterMode(display=False) as counter:
+            model.logits(model.advance(ids, cache))
     return counter.get_total_flops() / n_tokens
 
 

@@ -10,6 +10,7 @@ from tests.unit.evaluation.fakes import Reader
 from txl.config import ModelConfig
 from txl.evaluation import scoring
 from txl.model import build_model
+from txl.model.modes import evaluating
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ def test_fresh_rows_pass_resets_only_where_there_are_any() -> None:
 
     model.advance = watched  # type: ignore[method-assign]
     ids = np.arange(12, dtype=np.uint8).reshape(3, 4)
-    with scoring.evaluating(model):
+    with evaluating(model.modules()):
         scoring.fresh_nll(model, ids, ids, np.zeros((3, 4), dtype=bool))
         scoring.fresh_nll(model, ids, ids, np.eye(3, 4, dtype=bool))
     assert given[0] is None
