@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 import txl
-from txl import cli, verbs
+from txl import cli
 from txl.checkpoint import CheckpointError
 from txl.config import Config, ConfigError, load_config
 from txl.data import DataError
 from txl.train.loop import NonFiniteError, Preempted
+from txl.verbs import corpus, measuring, writing
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 QUICKSTART = REPOSITORY / "configs" / "quickstart.yaml"
@@ -120,7 +121,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_options_and_settings_may_come_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, object] = {}
-    monkeypatch.setattr(verbs, "evaluate", lambda **given: seen.update(given))
+    monkeypatch.setattr(measuring, "evaluate", lambda **given: seen.update(given))
     assert (
         cli.main(["eval", "--window", "5", "run", "--json", "f", "data.test=a", "--context", "4,8", "data.valid=b"])
         == 0
@@ -135,7 +136,7 @@ def test_options_and_settings_may_come_in_any_order(monkeypatch: pytest.MonkeyPa
         "json": Path("f"),
         "overrides": ["data.test=a", "data.valid=b"],
     }
-    monkeypatch.setattr(verbs, "generate", lambda **given: seen.update(given))
+    monkeypatch.setattr(writing, "generate", lambda **given: seen.update(given))
     assert cli.main(["generate", "run", "-", "--top-k", "3", "--stop", "a", "--stop", "b", "--greedy"]) == 0
     assert (seen["overrides"], seen["top_k"], seen["stop"], seen["greedy"]) == (["-"], 3, ["a", "b"], True)
 
@@ -160,7 +161,7 @@ def test_an_error_becomes_its_exit_code_and_one_message(
     def fail(**given: object) -> None:
         raise error
 
-    monkeypatch.setattr(verbs, "config", fail)
+    monkeypatch.setattr(corpus, "config", fail)
     assert cli.main(["config", "c.yaml"]) == code
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -172,7 +173,7 @@ def test_a_fault_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(**given: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(verbs, "config", fail)
+    monkeypatch.setattr(corpus, "config", fail)
     with pytest.raises(ZeroDivisionError):
         cli.main(["config", "c.yaml"])
 

@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from tests.conftest import words
-from txl import cli, verbs
+from txl import cli
 from txl.checkpoint import load_run
 from txl.config import ConfigError
+from txl.verbs import training
 
 XL = """\
 run: {{dir: {folder}/runs/xl}}
@@ -70,7 +71,7 @@ def test_compare_measures_anew_what_was_asked_differently(folder: Path, capsys: 
 
 
 def test_compare_puts_runs_under_another_folder(folder: Path) -> None:
-    configs = verbs.configs_to_compare([str(folder / "tiny.yaml"), "run.dir=elsewhere/now", "train.max_steps=3"])
+    configs = training.configs_to_compare([str(folder / "tiny.yaml"), "run.dir=elsewhere/now", "train.max_steps=3"])
     assert [config.run.dir for config in configs] == ["elsewhere/now/xl", "elsewhere/now/vanilla"]
     assert [config.train.max_steps for config in configs] == [3, 3]
     assert [config.model.arch for config in configs] == ["transformer_xl", "transformer"]
@@ -79,7 +80,7 @@ def test_compare_puts_runs_under_another_folder(folder: Path) -> None:
 def test_compare_refuses_all_configs_in_one_message(folder: Path) -> None:
     xl, twin = folder / "tiny.yaml", folder / "tiny-vanilla.yaml"
     with pytest.raises(ConfigError) as caught:
-        verbs.configs_to_compare([str(xl), "model.mem_len=5", "model.n_layer=0"])
+        training.configs_to_compare([str(xl), "model.mem_len=5", "model.n_layer=0"])
     assert caught.value.problems == (
         f"{xl}: override model.n_layer=0: model.n_layer: found 0; allowed: a whole number of at least 1",
         f"{twin}: override model.n_layer=0: model.n_layer: found 0; allowed: a whole number of at least 1",
@@ -87,11 +88,11 @@ def test_compare_refuses_all_configs_in_one_message(folder: Path) -> None:
         "vanilla baseline keeps no memory",
     )
     with pytest.raises(ConfigError, match="allowed: a folder of its own for each run"):
-        verbs.configs_to_compare([str(xl), str(xl)])
+        training.configs_to_compare([str(xl), str(xl)])
     with pytest.raises(ConfigError, match=r"its twin tiny-vanilla-vanilla\.yaml beside it"):
-        verbs.configs_to_compare([str(twin)])
+        training.configs_to_compare([str(twin)])
     with pytest.raises(ConfigError, match="found no config"):
-        verbs.configs_to_compare(["model.mem_len=5"])
+        training.configs_to_compare(["model.mem_len=5"])
 
 
 def test_compare_is_for_one_process(

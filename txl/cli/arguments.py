@@ -1,0 +1,101 @@
+"""The arguments of each verb: one function a verb fills its parser; what the parser gives are the keyword arguments of
+the verb's function."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def config_arguments(parser: argparse.ArgumentParser) -> None:
+    """CONFIG k=v ..."""
+    parser.add_argument("config", metavar="CONFIG", type=Path, help="a YAML file; what it leaves out is the default")
+    add_overrides(parser, "settings on top of the file, e.g. model.mem_len=64")
+
+
+def compare_arguments(parser: argparse.ArgumentParser) -> None:
+    """CONFIG ... k=v ..."""
+    parser.add_argument(
+        "words",
+        metavar="CONFIG or section.field=value",
+        nargs="+",
+        help="YAML files, and settings for all of them. A single X.yaml is compared with X-vanilla.yaml beside it. "
+        "run.dir=FOLDER puts each run into FOLDER under the last part of its own run.dir, the report beside the runs",
+    )
+
+
+def run_arguments(parser: argparse.ArgumentParser) -> None:
+    """RUN --checkpoint --window."""
+    parser.add_argument("run", metavar="RUN", type=Path, help="a run folder (run.dir), or one of its checkpoints")
+    parser.add_argument(
+        "--checkpoint", choices=["newest", "best"], default="newest", help="which of the run's (newest)"
+    )
+    parser.add_argument(
+        "--window", type=int, metavar="N", help="earlier positions each layer may see (the model's own)"
+    )
+
+
+def eval_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those of a run, and what to score."""
+    run_arguments(parser)
+    parser.add_argument("--context", metavar="N,N,...", help="score these context lengths too: the curve")
+    parser.add_argument("--split", choices=["train", "valid", "test"], default="test", help="what to score (test)")
+    parser.add_argument("--batch-size", type=int, metavar="N", help="streams side by side; changes no result")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to this file")
+    add_overrides(
+        parser, "other text, memory or machine, e.g. data.test=book.txt model.clamp_len=400 runtime.threads=4"
+    )
+
+
+def generate_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those of a run, a prompt, and how to draw."""
+    run_arguments(parser)
+    prompt = parser.add_mutually_exclusive_group()
+    prompt.add_argument("--prompt", metavar="TEXT", help="the text to go on from")
+    prompt.add_argument("--prompt-file", metavar="FILE", help="the same from a file; - for standard input")
+    parser.add_argument("--max-new-tokens", type=int, default=500, metavar="N", help="how many tokens to write (500)")
+    parser.add_argument(
+        "--temperature", type=float, default=1.0, metavar="X", help="below 1 is safer, above 1 wilder (1)"
+    )
+    parser.add_argument("--greedy", action="store_true", help="always take the most probable token")
+    parser.add_argument("--top-k", type=int, metavar="K", help="draw from the K most probable tokens alone")
+    parser.add_argument(
+        "--top-p", type=float, metavar="P", help="draw from the fewest tokens that have this probability"
+    )
+    parser.add_argument("--stop", action="append", metavar="TEXT", help="end before this text; can be given repeatedly")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="the same seed gives the same text (0)")
+    add_overrides(parser, "e.g. model.mem_len=512 runtime.device=cpu; a lone - reads the prompt from standard input")
+
+
+def import_arguments(parser: argparse.ArgumentParser) -> None:
+    """PATH --out --hparams --vocab."""
+    parser.add_argument(
+        "path", metavar="PATH", type=Path, help="a TransfoXL folder of transformers, or a state dict of the 2019 code"
+    )
+    parser.add_argument("--out", type=Path, metavar="RUN", help="the run folder to write (runs/ and the name of PATH)")
+    parser.add_argument(
+        "--hparams", type=Path, metavar="JSON", help="arguments of the 2019 model (PATH with the ending .json)"
+    )
+    parser.add_argument(
+        "--vocab",
+        type=Path,
+        metavar="FILE",
+        help="vocab.txt, vocab.json or tokenizer.json (the one beside the weights)",
+    )
+
+
+def export_arguments(parser: argparse.ArgumentParser) -> None:
+    """RUN OUT --format --checkpoint."""
+    parser.add_argument("run", metavar="RUN", type=Path, help="a run folder (run.dir), or one of its checkpoints")
+    parser.add_argument("out", metavar="OUT", type=Path, help="the folder to write")
+    parser.add_argument(
+        "--format", dest="as_format", choices=["transfo-xl"], required=True, help="transfo-xl: what transformers reads"
+    )
+    parser.add_argument(
+        "--checkpoint", choices=["newest", "best"], default="newest", help="which of the run's (newest)"
+    )
+
+
+def add_overrides(parser: argparse.ArgumentParser, words: str) -> None:
+    """k=v ..."""
+    parser.add_argument("overrides", metavar="section.field=value", nargs="*", default=[], help=words)

@@ -1,0 +1,83 @@
+"""The verbs of the command line, in the order in which `txl --help` names them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from txl.cli import arguments
+
+
+@dataclass(frozen=True)
+class Verb:
+    """One word of the command line: what it does, examples of it, its arguments, and its function, `module.name` in
+    `txl.verbs`."""
+
+    summary: str
+    examples: str
+    arguments: Callable[[argparse.ArgumentParser], None]
+    function: str
+
+
+VERBS = {
+    "compare": Verb(
+        "train what is missing of two or more configs, measure them on the same tokens, write a report",
+        "txl compare configs/quickstart.yaml\n"
+        "txl compare configs/quickstart.yaml data.train=my-texts/ run.dir=runs/mine",
+        arguments.compare_arguments,
+        "training.compare",
+    ),
+    "train": Verb(
+        "train a config, going on from the newest checkpoint of its run folder",
+        "txl train configs/quickstart.yaml model.mem_len=64 run.dir=runs/short\n"
+        "accelerate launch -m txl train configs/quickstart.yaml          (a process on each GPU)\n"
+        "torchrun --nproc_per_node 2 -m txl train configs/quickstart.yaml (two processes on any machine)",
+        arguments.config_arguments,
+        "training.train",
+    ),
+    "eval": Verb(
+        "score text with a trained run: perplexity and bits per byte, also against context length",
+        "txl eval runs/quickstart/xl --context 16,32,64,128 --json scores.json\n"
+        "txl eval runs/quickstart/xl data.test=book.txt",
+        arguments.eval_arguments,
+        "measuring.evaluate",
+    ),
+    "generate": Verb(
+        "write text after a prompt with a trained run",
+        'txl generate runs/quickstart/xl --prompt "def main(" --temperature 0.8 --seed 3\n'
+        "head -c 2000 book.txt | txl generate runs/quickstart/xl - --max-new-tokens 200",
+        arguments.generate_arguments,
+        "writing.generate",
+    ),
+    "prepare": Verb(
+        "turn text into a prepared corpus and say what is in it",
+        "txl prepare configs/quickstart.yaml data.train='books/*.txt'",
+        arguments.config_arguments,
+        "corpus.prepare",
+    ),
+    "validate": Verb(
+        "do everything but the training: data, tokenizer, one step; the run's parameters, FLOPs, bytes and time",
+        "txl validate configs/quickstart.yaml",
+        arguments.config_arguments,
+        "corpus.validate",
+    ),
+    "import": Verb(
+        "read a published Transformer-XL checkpoint into a run folder",
+        "txl import transfo-xl-wt103/ --out runs/wt103\ntxl import enwik8.bin --hparams enwik8.json --vocab vocab.txt",
+        arguments.import_arguments,
+        "exchange.import_run",
+    ),
+    "export": Verb(
+        "write a trained run of the paper's kind (relative positions, post-norm) as a folder that other software reads",
+        "txl export runs/wt103 exported/ --format transfo-xl",
+        arguments.export_arguments,
+        "exchange.export_run",
+    ),
+    "config": Verb(
+        "check a config and print it with every default filled in",
+        "txl config configs/quickstart.yaml optim.lr=3e-4",
+        arguments.config_arguments,
+        "corpus.config",
+    ),
+}

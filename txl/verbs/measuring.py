@@ -1,0 +1,50 @@
+"""Verbs that score text with a trained run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from txl.verbs.checked import arguments_checked
+
+
+def evaluate(
+    run: Path,
+    checkpoint: str,
+    window: int | None,
+    context: str | None,
+    split: str,
+    batch_size: int | None,
+    json: Path | None,
+    overrides: Sequence[str],
+) -> None:
+    """Score a split of a run's text, or of other text, and print loss, perplexity and bits per byte."""
+    from txl.evaluation.measure import measure
+    from txl.evaluation.summary import table
+    from txl.terminal import progress, show_table
+    from txl.train.compare import corpus_for, loaded
+
+    options = {"eval.contexts": context, "eval.window": window, "eval.batch_size": batch_size}
+    words = [*overrides, *(f"{key}={value}" for key, value in options.items() if value is not None)]
+    bundle = loaded(run, checkpoint, words)
+    settings = bundle.config.eval if context else replace(bundle.config.eval, contexts=())
+    own_text = not any(word.startswith("data.") for word in words)
+    with progress() as report, arguments_checked():
+        corpus = corpus_for(bundle, own_text=own_text, report=report)
+        measured = measure(bundle, corpus, settings, report, split=split, timed=False)
+    point = measured.headline
+    if math.isnan(point.nll):
+        raise FloatingPointError(
+            f"{run}, step {measured.step}: the model's loss is not a number; its weights are broken"
+        )
+    print(
+        f"{run}, step {measured.step}: {point.nll:.4f} nats a token, perplexity {point.perplexity:.3f}, "
+        f"{point.bits_per_byte:.4f} bits per byte on {point.tokens:,} tokens of {measured.split}"
+        + (f" (bits not comparable: {measured.incomparable})" if measured.incomparable else "")
+    )
+    show_table(*table([measured], every_point=True))
+    if json is not None:
+        json.write_text(measured.to_json(), encoding="utf-8")
+        print(f"everything measured is in {json}")
