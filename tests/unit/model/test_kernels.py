@@ -120,14 +120,32 @@ def test_weights_beyond_the_byte_budget_are_computed_again(monkeypatch: pytest.M
     assert all(torch.equal(a, b) for a, b in zip(kept, again, strict=True))
 
 
-@pytest.mark.parametrize("block_bytes", [1, 2 * 3 * 12 * 8, 2 * 3 * 12 * 8 * 2])
-def test_the_size_of_a_block_changes_nothing(monkeypatch: pytest.MonkeyPatch, block_bytes: int) -> None:
-    """Blocks of one head, and of two with a smaller one at the end."""
-    leaves, _ = inputs("relative", "T<M", torch.float64)
-    expected = run(BACKENDS["batched"], leaves, None, None, None)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize(("queries", "block_bytes"), [(1, 1), (2, 1), (3, 2 * 3 * 16 * 8 * 2), (100, 2 * 3 * 12 * 8)])
+def test_the_size_of_a_block_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, kind: str, mask: str, queries: int, block_bytes: int
+) -> None:
+    """Blocks of one head, of two with a smaller one at the end, and of some of the queries with the keys they see."""
+    monkeypatch.setattr(blocked, "BLOCK_QUERIES", queries)
     monkeypatch.setattr(blocked, "BLOCK_BYTES", block_bytes)
-    for left, right in zip(run(BACKENDS["blocked"], leaves, None, None, None), expected, strict=True):
-        assert_close(left, right, tolerance=1e-13)
+    for size, dropped in itertools.product(SIZES, (False, True)):
+        leaves, bias = inputs(kind, size, torch.float64)
+        first, keep = first_of(mask, size), keep_of(dropped, size, torch.float64)
+        expected = run(reference.attend, leaves, bias, first, keep)
+        for left, right in zip(run(BACKENDS["blocked"], leaves, bias, first, keep), expected, strict=True):
+            assert_close(left, right, tolerance=1e-12)
+
+
+def test_a_block_leaves_out_the_keys_that_none_of_its_queries_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """M = 3, T = 4, a window of 2, two queries a block: query 0 sees keys 1 to 3, query 3 keys 4 to 6."""
+    monkeypatch.setattr(blocked, "BLOCK_QUERIES", 2)
+    first = first_visible(torch.tensor([3]), 3, 4, None, window=2)
+    content, keys = torch.zeros(1, 1, 4, E), torch.zeros(1, 1, 7, E)
+    found = [(block.queries, block.keys) for block in blocked.blocks_of(content, keys, first, whole=False)]
+    assert found == [(slice(0, 2), slice(1, 5)), (slice(2, 4), slice(3, 7))]
+    whole = [(block.queries, block.keys) for block in blocked.blocks_of(content, keys, None, whole=True)]
+    assert whole == [(slice(0, 4), slice(0, 7))]
 
 
 def test_the_shift_by_hand() -> None:
@@ -136,7 +154,7 @@ def test_the_shift_by_hand() -> None:
     by_key = torch.tensor([[2, 1, 0, -1, -1], [13, 12, 11, 10, -1], [24, 23, 22, 21, 20]], dtype=torch.float64)
     seen = reference.visible(3, 5, None, torch.device("cpu"))
     assert torch.equal(seen, by_key >= 0)
-    for shifted in (reference.rel_shift(by_distance), blocked.by_key(by_distance[None, None], 5)[0, 0]):
+    for shifted in (reference.rel_shift(by_distance), blocked.by_key(by_distance[None, :, None])[0, 0]):
         assert torch.equal(shifted[seen], by_key[seen])
     spread = blocked.spread(torch.tensor([[4, 3, 2, 1, 0]]), 3)[0]
     assert torch.equal(spread[seen], (by_key % 10)[seen].long())

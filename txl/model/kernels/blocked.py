@@ -1,12 +1,14 @@
-"""Attention by blocks of heads that stay in cache, with a backward written by hand. For CPUs; exact in any dtype.
+"""Attention by blocks that stay in cache, with a backward written by hand. For CPUs; exact in any dtype.
 
-Contract of `attend.attend`. A block holds the T×S scores of a few heads of all rows: position product, shifted add,
-softmax and the product with the values happen while they are in cache, and the backward takes the same way. The shift
-is a strided view, never a copy, and autograd never sees it (its own backward of a strided view fills a buffer).
+Contract of `attend.attend`. A block holds the scores of a few heads of all rows, of some queries and of the keys that
+any of these sees: position product, shifted add, softmax and the product with the values happen while they are in
+cache, and the backward takes the same way. Keys that none of a block's queries sees are never touched. The shift is a
+strided view, never a copy, and autograd never sees it (its own backward of a strided view fills a buffer).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,18 +16,39 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from txl.model.kernels.reference import visible
-from txl.model.kernels.term import RelativeTerm
+from txl.model.kernels.term import RelativeTerm, plus
 
 BLOCK_BYTES = 4 << 20
 """Scores of one block: about a core's share of the last-level cache."""
+BLOCK_QUERIES = 128
+"""Queries of one block: fewer leave out more keys that are masked, more make better products."""
 KEEP_BYTES = 256 << 20
 """Attention weights of one call kept for the backward; beyond it they are computed again."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Scores that are computed together.
+
+    hidden: what is added to those of the newest keys, T×K or B×T×K: 0 where a query sees a key, -inf where not. All of
+    the block's queries see the keys older than these K.
+    """
+
+    heads: slice
+    queries: slice
+    keys: slice
+    hidden: Tensor
+
+    @property
+    def n_keys(self) -> int:
+        """Keys of the block, which are also the distances it needs: 0 to n_keys - 1."""
+        return int(self.keys.stop - self.keys.start)
 
 
 def attend(
     q: Tensor, k: Tensor, v: Tensor, term: RelativeTerm, *, first: Tensor | None, keep: Tensor | None, whole: bool
 ) -> Tensor:
-    """The contract of `attend.attend`; keep: B×H×T×S factors of the weights. whole: all heads in one block."""
+    """The contract of `attend.attend`; keep: B×H×T×S factors of the weights. whole: everything in one block."""
     dtype = v.dtype
     q, k = q.to(dtype), k.to(dtype)
     r, bias_u, bias_v = (None if x is None else x.to(dtype) for x in (term.r, term.bias_u, term.bias_v))
@@ -34,7 +57,8 @@ def attend(
 
 
 class _Attend(torch.autograd.Function):
-    """Forward and backward over blocks of heads; all saved tensors are laid out head first."""
+    """Forward and backward over blocks. Content, keys and values lie H×B×T×E, position H×T×B×E: a block of queries is
+    then one matrix for the product with the table that all rows share."""
 
     @staticmethod
     def forward(
@@ -50,104 +74,93 @@ class _Attend(torch.autograd.Function):
         keep: Tensor | None,
         whole: bool,
     ) -> Tensor:
-        n_rows, n_queries, n_heads, _ = q.shape
-        n_keys = k.shape[1]
         ctx.scale = q.shape[-1] ** -0.5
-        hidden = hidden_keys(n_queries, n_keys, first, q.device)
-        scaled = head_first(q) * ctx.scale
-        content = scaled if bias_u is None else scaled + bias_u[:, None, None] * ctx.scale
-        position = scaled if bias_v is None else scaled + bias_v[:, None, None] * ctx.scale
-        keys, values = head_first(k), head_first(v)
+        content = (plus(q, bias_u) * ctx.scale).permute(2, 0, 1, 3).contiguous()
+        position = None if r is None else (plus(q, bias_v) * ctx.scale).permute(2, 1, 0, 3).contiguous()
+        keys, values = (x.permute(2, 0, 1, 3).contiguous() for x in (k, v))
         table = None if r is None else r.transpose(0, 1).contiguous()
-        block = n_heads if whole else heads_per_block(n_rows, n_queries, n_keys, q.dtype)
-        out = torch.empty_like(scaled)
+        ctx.blocks = blocks_of(content, keys, first, whole=whole)
+        out = torch.empty_like(content)
         learning = any(ctx.needs_input_grad)
-        ctx.keeps_weights = learning and n_rows * n_heads * n_queries * n_keys * q.element_size() <= KEEP_BYTES
+        ctx.keeps_weights = learning and content[..., 0].numel() * keys.shape[2] * q.element_size() <= KEEP_BYTES
         kept = []
-        for start in range(0, n_heads, block):
-            heads = slice(start, min(start + block, n_heads))
-            weight = weights_of(heads, content, position, keys, table, bias, hidden)
+        for block in ctx.blocks:
+            weight = weights_of(block, content, position, keys, table, bias)
             if ctx.keeps_weights:
                 kept.append(weight)
             if keep is not None:
-                weight = weight * keep.transpose(0, 1)[heads]
-            torch.matmul(weight, values[heads], out=out[heads])
-        ctx.block, ctx.bias = block, bias
-        ctx.save_for_backward(content, position, keys, values, table, hidden, keep, *kept)
-        ctx.has = (r is not None, bias_u is not None, bias_v is not None)
-        return row_first(out)
+                weight = weight * factors_of(block, keep)
+            torch.matmul(weight, values[block.heads, :, block.keys], out=out[block.heads, :, block.queries])
+        ctx.bias = bias
+        ctx.has = (bias_u is not None, bias_v is not None)
+        ctx.save_for_backward(content, position, keys, values, table, keep, *kept)
+        return out.permute(1, 2, 0, 3)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        content, position, keys, values, table, hidden, keep, *kept = ctx.saved_tensors
-        n_heads, n_rows, n_queries, _ = content.shape
-        n_keys = keys.shape[2]
-        d_out = head_first(grad.to(values.dtype))
-        d_content, d_keys, d_values = torch.empty_like(content), torch.empty_like(keys), torch.empty_like(values)
-        d_position = None if table is None else torch.empty_like(content)
-        d_table = None if table is None else torch.empty_like(table)
-        shifted: Tensor | None = None
-        for number, start in enumerate(range(0, n_heads, ctx.block)):
-            heads = slice(start, min(start + ctx.block, n_heads))
-            weight = kept[number] if kept else weights_of(heads, content, position, keys, table, ctx.bias, hidden)
-            factor = None if keep is None else keep.transpose(0, 1)[heads]
-            used = weight if factor is None else weight * factor
-            torch.matmul(used.transpose(-1, -2), d_out[heads], out=d_values[heads])
-            d_weight = d_out[heads] @ values[heads].transpose(-1, -2)
+        content, position, keys, values, table, keep, *kept = ctx.saved_tensors
+        d_out = grad.to(values.dtype).permute(2, 0, 1, 3).contiguous()
+        d_content, d_keys, d_values = torch.empty_like(content), torch.zeros_like(keys), torch.zeros_like(values)
+        d_position, d_table = (None if x is None else torch.zeros_like(x) for x in (position, table))
+        for number, block in enumerate(ctx.blocks):
+            heads, queries, seen = block.heads, block.queries, block.keys
+            weight = kept[number] if kept else weights_of(block, content, position, keys, table, ctx.bias)
+            factor = None if keep is None else factors_of(block, keep)
+            add_product(
+                d_values[heads, :, seen], weight if factor is None else weight * factor, d_out[heads, :, queries]
+            )
+            d_weight = d_out[heads, :, queries] @ values[heads, :, seen].transpose(-1, -2)
             if factor is not None:
-                d_weight = d_weight * factor
+                d_weight *= factor
             d_score = torch.ops.aten._softmax_backward_data(d_weight, weight, -1, weight.dtype)
-            torch.matmul(d_score, keys[heads], out=d_content[heads])
-            torch.matmul(d_score.transpose(-1, -2), content[heads], out=d_keys[heads])
-            if table is None or d_position is None or d_table is None:
+            torch.matmul(d_score, keys[heads, :, seen], out=d_content[heads, :, queries])
+            add_product(d_keys[heads, :, seen], d_score, content[heads, :, queries])
+            if position is None or table is None or d_position is None or d_table is None:
                 continue
-            if shifted is None or shifted.shape[0] != d_score.shape[0]:
-                shifted = d_score.new_zeros(*d_score.shape[:3], n_keys + n_queries)
-            by_key(shifted, n_keys).copy_(d_score)
-            flat = shifted.view(d_score.shape[0], n_rows * n_queries, -1)[..., :n_keys]
-            torch.bmm(flat, table[heads], out=d_position[heads].view(len(flat), n_rows * n_queries, -1))
-            torch.bmm(flat.transpose(1, 2), position[heads].flatten(1, 2), out=d_table[heads])
-        scale, (has_r, has_u, has_v) = ctx.scale, ctx.has
-        d_query = d_content if d_position is None else d_content + d_position
+            flat = by_distance(d_score)
+            newest = slice(table.shape[1] - block.n_keys, None)
+            torch.bmm(flat, table[heads, newest], out=d_position[heads, queries].flatten(1, 2))
+            d_table[heads, newest].baddbmm_(flat.transpose(1, 2), position[heads, queries].flatten(1, 2))
+        has_u, has_v = ctx.has
+        d_query = d_content.permute(1, 2, 0, 3)
+        if d_position is not None:
+            d_query = d_query + d_position.permute(2, 1, 0, 3)
         return (
-            row_first(d_query) * scale,
-            row_first(d_keys),
-            row_first(d_values),
-            d_table.transpose(0, 1) if has_r and d_table is not None else None,
-            d_content.sum((1, 2)) * scale if has_u else None,
-            d_position.sum((1, 2)) * scale if has_v and d_position is not None else None,
+            d_query * ctx.scale,
+            d_keys.permute(1, 2, 0, 3),
+            d_values.permute(1, 2, 0, 3),
+            None if d_table is None else d_table.transpose(0, 1),
+            d_content.sum((1, 2)) * ctx.scale if has_u else None,
+            d_position.sum((1, 2)) * ctx.scale if has_v and d_position is not None else None,
             *(None,) * 4,
         )
 
 
 def weights_of(
-    heads: slice,
-    content: Tensor,
-    position: Tensor,
-    keys: Tensor,
-    table: Tensor | None,
-    bias: Tensor | None,
-    hidden: Tensor,
+    block: Block, content: Tensor, position: Tensor | None, keys: Tensor, table: Tensor | None, bias: Tensor | None
 ) -> Tensor:
     """Attention weights of a block, heads×B×T×S: scores of content and position, masked, through a softmax."""
-    n_rows, n_queries = content.shape[1:3]
-    score = content[heads] @ keys[heads].transpose(-1, -2)
-    n_keys = score.shape[-1]
-    if table is not None:
-        product = torch.bmm(position[heads].flatten(1, 2), table[heads].transpose(1, 2))
-        score += by_key(product.view(-1, n_rows, n_queries, n_keys), n_keys)
+    queries = content[block.heads, :, block.queries]
+    n_heads, n_rows, n_queries, _ = queries.shape
+    score = queries @ keys[block.heads, :, block.keys].transpose(-1, -2)
+    if position is not None and table is not None:
+        near = table[block.heads, table.shape[1] - block.n_keys :]
+        product = torch.bmm(position[block.heads, block.queries].flatten(1, 2), near.transpose(1, 2))
+        score += by_key(product.view(n_heads, n_queries, n_rows, -1))
     if bias is not None:
-        score += spread(bias[heads], n_queries).to(score.dtype)[:, None]
-    score.masked_fill_(hidden, float("-inf"))
+        score += spread(bias[block.heads, bias.shape[1] - block.n_keys :], n_queries).to(score.dtype)[:, None]
+    score[..., block.n_keys - block.hidden.shape[-1] :] += block.hidden
     wide = torch.promote_types(score.dtype, torch.float32)
     return score.softmax(dim=-1, dtype=wide).to(score.dtype)
 
 
-def by_key(x: Tensor, n_keys: int) -> Tensor:
-    """A view of contiguous x, heads×B×T×P with columns by distance, whose entry (i, j) is x[…, i, j + T - 1 - i].
+def by_key(x: Tensor) -> Tensor:
+    """A view heads×B×T×S of contiguous x, heads×T×B×P with columns by distance, whose entry (i, j) is
+    x[…, i, …, j + T - 1 - i].
 
-    Rows are read P - 1 apart, so each starts one column further left; with P = S = 5 and T = 3, rows of distances
+    Each query's columns are read from one further left than the query's before it; with P = S = 5 and T = 3, rows of
+    distances
 
         4 3 2 1 0        2 1 0 4 3
         4 3 2 1 0   ->   3 2 1 0 4
@@ -155,9 +168,24 @@ def by_key(x: Tensor, n_keys: int) -> Tensor:
 
     where what stands to the right of distance 0 belongs to future keys and is masked.
     """
-    n_heads, n_rows, n_queries, width = x.shape
-    stride = (n_rows * n_queries * width, n_queries * width, width - 1, 1)
-    return x.as_strided((n_heads, n_rows, n_queries, n_keys), stride, x.storage_offset() + n_queries - 1)
+    n_heads, n_queries, n_rows, width = x.shape
+    stride = (n_queries * n_rows * width, width, n_rows * width - 1, 1)
+    return x.as_strided((n_heads, n_rows, n_queries, width), stride, x.storage_offset() + n_queries - 1)
+
+
+def by_distance(x: Tensor) -> Tensor:
+    """The way back: heads×B×T×S by key, 0 at future keys -> heads×(T·B)×S by distance."""
+    n_heads, n_rows, n_queries, n_keys = x.shape
+    buffer = x.new_zeros(n_heads, n_queries, n_rows, n_keys + n_queries)
+    stride = (buffer.stride(0), buffer.stride(2), buffer.stride(1) - 1, 1)
+    buffer.as_strided(x.shape, stride, n_queries - 1).copy_(x)
+    return buffer.flatten(1, 2)[..., :n_keys]
+
+
+def add_product(total: Tensor, x: Tensor, y: Tensor) -> None:
+    """total += xᵀ y in place, for heads×B×S×E, heads×B×T×S and heads×B×T×E."""
+    n_batch = x.shape[0] * x.shape[1]
+    total.view(n_batch, *total.shape[2:]).baddbmm_(x.flatten(0, 1).transpose(1, 2), y.reshape(n_batch, *y.shape[2:]))
 
 
 def spread(bias: Tensor, n_queries: int) -> Tensor:
@@ -168,22 +196,27 @@ def spread(bias: Tensor, n_queries: int) -> Tensor:
     return bias[:, column.clamp(max=n_keys - 1)]
 
 
-def hidden_keys(n_queries: int, n_keys: int, first: Tensor | None, device: torch.device) -> Tensor:
-    """bool, T×S or B×T×S: True where a query must not see a key."""
-    seen = visible(n_queries, n_keys, first, device)
-    return ~(seen if first is None else seen[:, 0])
+def blocks_of(content: Tensor, keys: Tensor, first: Tensor | None, *, whole: bool) -> list[Block]:
+    """The blocks of a call, in the order in which they are computed; `hidden` is made once for all heads."""
+    n_heads, n_rows, n_queries, _ = content.shape
+    n_memory = keys.shape[2] - n_queries
+    blocks = []
+    step = n_queries if whole else BLOCK_QUERIES
+    for start in range(0, n_queries, step):
+        queries = slice(start, min(start + step, n_queries))
+        oldest = 0 if first is None or whole else int(first[:, queries].min())
+        seen = slice(oldest, n_memory + queries.stop)
+        n_block, n_keys = queries.stop - start, seen.stop - oldest
+        at = None if first is None else first[:, queries] - oldest
+        sees = visible(n_block, n_block if at is None else n_keys, at, content.device)
+        sees = sees if at is None else sees[:, 0]
+        hidden = content.new_zeros(sees.shape).masked_fill_(~sees, float("-inf"))
+        size = n_rows * n_keys * n_block * content.element_size()
+        heads = n_heads if whole else max(1, BLOCK_BYTES // size)
+        blocks += [Block(slice(h, min(h + heads, n_heads)), queries, seen, hidden) for h in range(0, n_heads, heads)]
+    return blocks
 
 
-def heads_per_block(n_rows: int, n_queries: int, n_keys: int, dtype: torch.dtype) -> int:
-    """How many heads' scores fit into a block; at least one."""
-    return max(1, BLOCK_BYTES // (n_rows * n_queries * n_keys * dtype.itemsize))
-
-
-def head_first(x: Tensor) -> Tensor:
-    """B×T×H×E -> contiguous H×B×T×E."""
-    return x.permute(2, 0, 1, 3).contiguous()
-
-
-def row_first(x: Tensor) -> Tensor:
-    """H×B×T×E -> a view B×T×H×E."""
-    return x.permute(1, 2, 0, 3)
+def factors_of(block: Block, keep: Tensor) -> Tensor:
+    """The block's part of B×H×T×S dropout factors, heads×B×T×S."""
+    return keep[:, block.heads, block.queries, block.keys].transpose(0, 1)

@@ -1,0 +1,72 @@
+"""Training: forward, loss and backward of one segment with full memory, ours against the peers (rows T1, T2).
+
+python benchmarks/bench_train.py [--threads N] [--rounds N] [--dtype fp32|bf16] [--compile] -> a table, one JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+
+from benchmarks import peers
+from benchmarks.timing import Row, finish, take_turns, with_allocator
+
+SIZES = {"T1": (2, 512), "T2": (4, 128)}
+AIMS = {
+    ("T1", "fp32"): {"hugging face": 4.0, "x-transformers": 1.8},
+    ("T2", "fp32"): {"hugging face": 2.3, "x-transformers": 1.7},
+    ("T1", "bf16"): {"hugging face": 1.5, "x-transformers": 1.5},
+    ("T2", "bf16"): {"hugging face": 1.3, "x-transformers": 1.3},
+}
+
+
+def main() -> None:
+    """Time every size for one dtype and number of threads."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32")
+    parser.add_argument("--compile", action="store_true", help="also the peers under torch.compile: minutes more")
+    asked = parser.parse_args()
+    with_allocator()
+    peers.add_to_path()
+    torch.set_num_threads(asked.threads)
+    rows = [measure(name, asked.dtype, asked.rounds, compiled=asked.compile) for name in SIZES]
+    finish("bench_train", rows, dtype=asked.dtype)
+
+
+def measure(name: str, dtype: str, rounds: int, *, compiled: bool) -> Row:
+    """One row: the same tokens through every contender, three steps first so that memories are full."""
+    n_rows, length = SIZES[name]
+    config = peers.shape(length, length)
+    ours = peers.Ours(config)
+    hugging_face = peers.HuggingFace(ours)
+    difference = peers.largest_difference(ours, hugging_face, peers.random_ids(n_rows, 2 * length))
+    contenders: dict[str, Any] = {
+        "txl": ours,
+        "hugging face": hugging_face,
+        "x-transformers": peers.XTransformers(config),
+        "x-transformers, plain attention": peers.XTransformers(config, flash=False),
+    }
+    if compiled:
+        contenders["hugging face, compiled"] = peers.HuggingFace(ours, compiled=True)
+        contenders["x-transformers, compiled"] = peers.XTransformers(config, compiled=True)
+    ids = peers.random_ids(n_rows, length + 1, seed=1)
+    autocast = torch.autocast("cpu", torch.bfloat16) if dtype == "bf16" else nullcontext()
+
+    def step(contender: Any) -> None:
+        with autocast:
+            contender.train(ids[:, :-1], ids[:, 1:])
+
+    calls = {key: lambda contender=contender: step(contender) for key, contender in contenders.items()}
+    seconds = take_turns(calls, rounds=rounds, warm_up=3)
+    workload = f"{name}: train {dtype}, B {n_rows}, T = M = {length}"
+    notes = f"log-probabilities differ from Hugging Face's by at most {difference:.1e}"
+    return Row(workload, "step", seconds, "txl", AIMS[name, dtype], notes)
+
+
+if __name__ == "__main__":
+    main()

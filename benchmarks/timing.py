@@ -1,0 +1,122 @@
+"""Fair timing: contenders take turns in one process, and what counts is the ratio within each round.
+
+Functions by name -> seconds of each round -> a table, ratios with their spread, one JSON line. Knows nothing of what is
+timed.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+
+ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(1 << 32), "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
+"""glibc keeps freed blocks instead of giving them back, so that large tensors are not faulted in anew at every
+allocation. All contenders run under it, for all gain by it."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table: a workload at one setting, all contenders, and the ratios that were aimed at.
+
+    seconds: of one unit of work, a round each. aims: contender -> how many times its time ours should be.
+    """
+
+    workload: str
+    unit: str
+    seconds: dict[str, list[float]]
+    ours: str
+    aims: dict[str, float] = field(default_factory=dict)
+    notes: str = ""
+
+    def median(self, name: str) -> float:
+        """Median seconds of a contender."""
+        return statistics.median(self.seconds[name])
+
+    def ratio(self, name: str) -> tuple[float, float, float]:
+        """How many times faster ours is than `name`: median, least and most over the rounds."""
+        ratios = [theirs / own for theirs, own in zip(self.seconds[name], self.seconds[self.ours], strict=True)]
+        return statistics.median(ratios), min(ratios), max(ratios)
+
+
+def take_turns(
+    contenders: Mapping[str, Callable[[], object]], *, rounds: int = 5, warm_up: int = 1, inner: int = 1
+) -> dict[str, list[float]]:
+    """Seconds a call of each contender in each round; the order is turned by one each round, `inner` calls at a time."""
+    names = list(contenders)
+    for name in names:
+        for _ in range(warm_up):
+            contenders[name]()
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(rounds):
+        shift = number % len(names)
+        for name in names[shift:] + names[:shift]:
+            gc.collect()
+            begin = time.perf_counter()
+            for _ in range(inner):
+                contenders[name]()
+            seconds[name].append((time.perf_counter() - begin) / inner)
+    return seconds
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers were measured on."""
+    versions = {}
+    for name in ("torch", "transformers", "x-transformers"):
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = None
+    return {
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "python": platform.python_version(),
+        "allocator": "kept" if all(os.environ.get(k) == v for k, v in ALLOCATOR.items()) else "plain",
+        **versions,
+    }
+
+
+def with_allocator() -> None:
+    """Start this program again under ALLOCATOR, which glibc reads when a process begins."""
+    if any(key not in os.environ for key in ALLOCATOR):
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**ALLOCATOR, **os.environ})
+
+
+def finish(benchmark: str, rows: Sequence[Row], **more: Any) -> None:
+    """Print the table for people and, last, one JSON line for programs."""
+    here = machine()
+    print(
+        f"\n{benchmark}: {here['cpu']}, {here['threads']} threads, torch {here['torch']}, allocator {here['allocator']}"
+    )
+    for row in rows:
+        print(f"\n  {row.workload}{'  (' + row.notes + ')' if row.notes else ''}")
+        for name in sorted(row.seconds, key=row.median):
+            line = f"    {name:<34}{1000 * row.median(name):>11.3f} ms a {row.unit}"
+            if name != row.ours:
+                middle, least, most = row.ratio(name)
+                aim = f"   aim {row.aims[name]:g}×" if name in row.aims else ""
+                line += f"   ours {middle:.2f}× faster ({least:.2f} – {most:.2f}){aim}"
+            print(line)
+    found = [asdict(row) | {"ratios": {n: row.ratio(n) for n in row.seconds if n != row.ours}} for row in rows]
+    print(json.dumps({"benchmark": benchmark, "machine": here, "rows": found, **more}))
+
+
+def _cpu_name() -> str:
+    """The processor as the system names it."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
