@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(1 << 32), "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
+ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(16 << 30)}
 """glibc keeps freed blocks instead of giving them back, so that large tensors are not faulted in anew at every
 allocation. All contenders run under it, for all gain by it."""
 
@@ -50,9 +50,12 @@ class Row:
 
 
 def take_turns(
-    contenders: Mapping[str, Callable[[], object]], *, rounds: int = 5, warm_up: int = 1, inner: int = 1
+    contenders: Mapping[str, Callable[[], object]], *, rounds: int = 5, warm_up: int = 1, at_least_seconds: float = 0.0
 ) -> dict[str, list[float]]:
-    """Seconds a call of each contender in each round; the order is turned by one each round, `inner` calls at a time."""
+    """Seconds a call of each contender in each round, calls repeated until `at_least_seconds` have passed.
+
+    The order is turned by one each round, so that no contender always follows the same other.
+    """
     names = list(contenders)
     for name in names:
         for _ in range(warm_up):
@@ -62,10 +65,11 @@ def take_turns(
         shift = number % len(names)
         for name in names[shift:] + names[:shift]:
             gc.collect()
-            begin = time.perf_counter()
-            for _ in range(inner):
+            begin, calls = time.perf_counter(), 0
+            while calls == 0 or time.perf_counter() - begin < at_least_seconds:
                 contenders[name]()
-            seconds[name].append((time.perf_counter() - begin) / inner)
+                calls += 1
+            seconds[name].append((time.perf_counter() - begin) / calls)
     return seconds
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from txl.config import ModelConfig
 from txl.model.kernels.attend import Backend, attend
 from txl.model.kernels.term import RelativeTerm
-from txl.model.positions import alibi_slopes, distances, rotate, sinusoid
+from txl.model.positions import Rotation, alibi_slopes, distances, sinusoid
 
 
 @dataclass(frozen=True)
@@ -86,23 +86,27 @@ class Attention(nn.Module):
             n_rows = config.clamp_len or config.mem_len + config.tgt_len
             self.distance_table = nn.Parameter(torch.zeros(n_rows, config.n_head, config.d_head))
 
-    def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of rows of any age, B×S×D -> twice B×S×H×E; positions enter later, so they can be kept."""
-        k, v = self.k_proj(x), self.v_proj(x)
-        return (
-            rearrange(k, "b s (h e) -> b s h e", h=self.n_head),
-            rearrange(v, "b s (h e) -> b s h e", h=self.n_head),
-        )
+    def keys_values(self, x: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor]:
+        """Keys and values of rows of any age, B×S×D -> twice B×S×H×E; nothing in them changes as the text goes on, so
+        they can be kept.
 
-    def forward(self, x: Tensor, k: Tensor, v: Tensor, term: RelativeTerm, first: Tensor | None) -> Tensor:
+        rotation: of the S positions, for rotary embedding alone.
+        """
+        k = rearrange(self.k_proj(x), "b s (h e) -> b s h e", h=self.n_head)
+        v = rearrange(self.v_proj(x), "b s (h e) -> b s h e", h=self.n_head)
+        return k if rotation is None else rotation.turn(k), v
+
+    def forward(
+        self, x: Tensor, k: Tensor, v: Tensor, term: RelativeTerm, first: Tensor | None, rotation: Rotation | None
+    ) -> Tensor:
         """Attend from the T newest positions, x B×T×D, to S keys and values, B×S×H×E: B×T×D.
 
-        term: what `term` gave for S keys. first: int64 B×T, the oldest key each query sees, None for key 0.
+        term: what `term` gave for S keys. first: int64 B×T, the oldest key each query sees, None for key 0. rotation:
+        of the T positions, where the keys were rotated.
         """
         q = rearrange(self.q_proj(x), "b t (h e) -> b t h e", h=self.n_head)
-        if self.position == "rotary":
-            steps = torch.arange(k.shape[1], device=x.device)
-            q, k = rotate(q, steps[k.shape[1] - x.shape[1] :]), rotate(k, steps)
+        if rotation is not None:
+            q = rotation.turn(q)
         dropatt = self.dropatt if self.training else 0.0
         mixed = attend(q, k, v, term, first=first, dropatt=dropatt, backend=self.backend)
         out: Tensor = self.o_proj(rearrange(mixed, "b t h e -> b t (h e)"))

@@ -18,7 +18,7 @@ from txl.model.attention import Attention, Geometry, RelativeBiases, make_geomet
 from txl.model.dropout import Dropout
 from txl.model.embedding import Embedding
 from txl.model.kernels.term import RelativeTerm
-from txl.model.positions import ABSOLUTE, sinusoid
+from txl.model.positions import ABSOLUTE, Rotation, sinusoid
 
 
 def make_norm(config: ModelConfig) -> nn.Module:
@@ -61,22 +61,26 @@ class Layer(nn.Module):
         self.feed_forward_norm = make_norm(config)
         self.drop = Dropout(config.dropout, locked=config.locked_dropout)
 
-    def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of layer inputs, B×S×D -> twice B×S×H×E; each row depends on its own input alone."""
-        return self.attention.keys_values(self.attention_norm(x) if self.pre_lnorm else x)
+    def ready(self, x: Tensor) -> Tensor:
+        """What attention reads of layer inputs B×S×D: each row depends on its own input alone."""
+        normed: Tensor = self.attention_norm(x) if self.pre_lnorm else x
+        return normed
 
-    def read(self, x: Tensor, old: Tensor | None, term: RelativeTerm, first: Tensor | None) -> Tensor:
+    def forward(
+        self, x: Tensor, old: Tensor | None, term: RelativeTerm, first: Tensor | None, rotation: Rotation | None
+    ) -> Tensor:
         """Layer inputs of the segment, B×T×D, and of memory, B×M×D -> layer outputs, B×T×D."""
-        seen = x if old is None else torch.cat([old, x], dim=1)
-        out: Tensor = self(x, *self.keys_values(seen), term, first)
-        return out
+        seen = self.ready(x if old is None else torch.cat([old, x], dim=1))
+        k, v = self.attention.keys_values(seen, rotation)
+        own = None if rotation is None else rotation.newest(x.shape[1])
+        return self.mix(x, self.attention(seen[:, seen.shape[1] - x.shape[1] :], k, v, term, first, own))
 
-    def forward(self, x: Tensor, k: Tensor, v: Tensor, term: RelativeTerm, first: Tensor | None) -> Tensor:
-        """Layer inputs of the segment and keys and values of memory and segment -> layer outputs, B×T×D."""
+    def mix(self, x: Tensor, attended: Tensor) -> Tensor:
+        """Layer inputs and what attention gave for them, B×T×D twice -> layer outputs, B×T×D."""
         if self.pre_lnorm:
-            x = x + self.drop(self.attention(self.attention_norm(x), k, v, term, first))
+            x = x + self.drop(attended)
             return x + self.drop(self.feed_forward(self.feed_forward_norm(x)))
-        x = self.attention_norm(x + self.drop(self.attention(x, k, v, term, first)))
+        x = self.attention_norm(x + self.drop(attended))
         normed: Tensor = self.feed_forward_norm(x + self.drop(self.feed_forward(x)))
         return normed
 
@@ -130,6 +134,12 @@ class Stack(nn.Module):
         geometry = self.geometry(n_keys, like)
         return [layer.attention.term(geometry) for layer in self.typed_layers()]
 
+    def rotation(self, position: Tensor, like: Tensor) -> Rotation | None:
+        """What turns queries and keys at int64 positions S or B×S under rotary embedding; None without."""
+        if self.config.position != "rotary":
+            return None
+        return Rotation.at(position, self.config.d_head, like.dtype)
+
     def typed_layers(self) -> list[Layer]:
         """The layers, for the type checker: a ModuleList only knows modules."""
         return [layer for layer in self.layers if isinstance(layer, Layer)]
@@ -140,15 +150,17 @@ class Stack(nn.Module):
         """Hidden states B×T×D and the input of each layer, for ids B×T after memory of B×M×D a layer (or none)."""
         x = self.embed(ids, position)
         n_memory = memory[0].shape[1] if memory else 0
-        terms = self.terms(n_memory + ids.shape[1], x)
+        n_keys = n_memory + ids.shape[1]
+        terms = self.terms(n_keys, x)
+        rotation = self.rotation(torch.arange(n_keys, device=x.device), x)
         inputs = []
         for index, (layer, term) in enumerate(zip(self.typed_layers(), terms, strict=True)):
             inputs.append(x)
             old = memory[index].to(x.dtype) if n_memory else None
             if self.config.activation_checkpointing and torch.is_grad_enabled():
-                x = checkpoint(layer.read, x, old, term, first, use_reentrant=False)
+                x = checkpoint(layer, x, old, term, first, rotation, use_reentrant=False)
             else:
-                x = layer.read(x, old, term, first)
+                x = layer(x, old, term, first, rotation)
         return self.finish(x), inputs
 
     def finish(self, x: Tensor) -> Tensor:

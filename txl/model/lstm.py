@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from txl.config import ModelConfig
-from txl.model.cache import Cache, grow
+from txl.model.cache import Cache
 from txl.model.dropout import Dropout
 from txl.model.embedding import Embedding
 from txl.model.memory import Memory, check_batch, check_segment, next_length
@@ -117,15 +117,15 @@ class LSTM(nn.Module):
         """Hidden states B×T×D of the next tokens of every row; updates the cache in place, as
         `TransformerXL.advance`."""
         cache.check(ids)
-        names = list(cache.tensors)
-        state = [cache.tensors[name] for name in names]
+        kept = list(cache.rows().values())
+        state = kept
         if lengths is None:
             hidden, state = self.run(ids, state, resets)
         else:
             hidden, state = self.run_ragged(ids, state, resets, lengths)
-        for name, tensor in zip(names, state, strict=True):
-            cache.tensors[name].copy_(tensor)
-        grow(cache, ids.shape[1], resets, lengths)
+        for tensor, new in zip(kept, state, strict=True):
+            tensor.copy_(new)
+        cache.grow(ids.shape[1], resets, lengths)
         return hidden
 
     def run_ragged(

@@ -144,8 +144,6 @@ def first_visible(
         query 1    . x x x .      first 1
         query 2    . . x x x      first 2
     """
-    if window is None and resets is None and bool((length == n_memory).all()):
-        return None
     steps = torch.arange(n_tokens, device=length.device)
     first = (n_memory - length)[:, None].expand(-1, n_tokens)
     if window is not None:
@@ -153,7 +151,7 @@ def first_visible(
     if resets is not None:
         newest = last_reset(resets)
         first = torch.where(newest >= 0, torch.maximum(first, n_memory + newest), first)
-    return first
+    return first if bool((first > 0).any()) else None
 
 
 def positions_since_reset(ids: Tensor, resets: Tensor | None) -> Tensor:

@@ -7,8 +7,9 @@ text or memory.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
-from einops import rearrange
 from torch import Tensor
 
 ABSOLUTE = ("learned", "sinusoidal")
@@ -36,16 +37,33 @@ def sinusoid(position: Tensor, width: int, dtype: torch.dtype) -> Tensor:
     return torch.cat([angle.sin(), angle.cos()], dim=-1).to(device=position.device, dtype=dtype)
 
 
-def rotate(x: Tensor, position: Tensor) -> Tensor:
-    """Rotary embedding (Su et al. 2021): turn feature pairs of x, B×S×H×E, by the angles of int64 positions S.
+@dataclass(frozen=True)
+class Rotation:
+    """Rotary embedding (Su et al. 2021): angles that turn the feature pairs of queries and keys.
 
-    Only differences of positions survive in a product of a rotated query and a rotated key.
+    Only differences of positions survive in the product of a rotated query and a rotated key. cos, sin: S×1×(E/2), or
+    B×S×1×(E/2) where rows stand at different positions; at least float32.
     """
-    angle = angles(position, x.shape[-1]).to(x.device)
-    dtype = torch.promote_types(x.dtype, torch.float32)
-    cos, sin = (rearrange(f, "s e -> s 1 e").to(dtype) for f in (angle.cos(), angle.sin()))
-    even, odd = x.to(dtype).chunk(2, dim=-1)
-    return torch.cat([even * cos - odd * sin, odd * cos + even * sin], dim=-1).to(x.dtype)
+
+    cos: Tensor
+    sin: Tensor
+
+    @staticmethod
+    def at(position: Tensor, width: int, dtype: torch.dtype) -> Rotation:
+        """The rotation of vectors of E = `width` features at int64 positions S or B×S."""
+        angle = angles(position, width).unsqueeze(-2)
+        dtype = torch.promote_types(dtype, torch.float32)
+        return Rotation(*(f.to(device=position.device, dtype=dtype) for f in (angle.cos(), angle.sin())))
+
+    def newest(self, n: int) -> Rotation:
+        """That of the last n positions."""
+        return Rotation(*(f[..., f.shape[-3] - n :, :, :] for f in (self.cos, self.sin)))
+
+    def turn(self, x: Tensor) -> Tensor:
+        """Vectors B×S×H×E, each turned by the angles of its position."""
+        even, odd = x.to(self.cos.dtype).chunk(2, dim=-1)
+        turned = torch.cat([even * self.cos - odd * self.sin, odd * self.cos + even * self.sin], dim=-1)
+        return turned.to(x.dtype)
 
 
 def alibi_slopes(n_head: int) -> Tensor:

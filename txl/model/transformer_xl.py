@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from txl.config import ModelConfig
-from txl.model.cache import Cache, advance_cached, advance_recomputed, key_value_cache, token_cache
+from txl.model.advance import advance_cached, advance_recomputed, key_value_cache, token_cache
+from txl.model.cache import Cache, KeyValueCache
 from txl.model.layers import Stack
 from txl.model.memory import (
     Memory,
@@ -132,5 +133,6 @@ class TransformerXL(nn.Module):
         right of them is padding, never kept, its hidden states meaningless. Call in eval mode without gradients.
         """
         cache.check(ids)
-        advance = advance_recomputed if self.config.position in ABSOLUTE else advance_cached
-        return advance(self.stack, ids, cache, resets, lengths)
+        if isinstance(cache, KeyValueCache):
+            return advance_cached(self.stack, ids, cache, resets, lengths)
+        return advance_recomputed(self.stack, ids, cache, resets, lengths)

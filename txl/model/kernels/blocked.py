@@ -77,8 +77,8 @@ class _Attend(torch.autograd.Function):
         ctx.scale = q.shape[-1] ** -0.5
         content = (plus(q, bias_u) * ctx.scale).permute(2, 0, 1, 3).contiguous()
         position = None if r is None else (plus(q, bias_v) * ctx.scale).permute(2, 1, 0, 3).contiguous()
-        keys, values = (x.permute(2, 0, 1, 3).contiguous() for x in (k, v))
-        table = None if r is None else r.transpose(0, 1).contiguous()
+        keys, values = (dense(x.permute(2, 0, 1, 3)) for x in (k, v))
+        table = None if r is None else dense(r.transpose(0, 1))
         ctx.blocks = blocks_of(content, keys, first, whole=whole)
         out = torch.empty_like(content)
         learning = any(ctx.needs_input_grad)
@@ -135,6 +135,11 @@ class _Attend(torch.autograd.Function):
             d_position.sum((1, 2)) * ctx.scale if has_v and d_position is not None else None,
             *(None,) * 4,
         )
+
+
+def dense(x: Tensor) -> Tensor:
+    """x, copied unless each of its last two axes is a matrix without gaps (as those of a cache are)."""
+    return x if x.stride()[-2:] == (x.shape[-1], 1) else x.contiguous()
 
 
 def weights_of(

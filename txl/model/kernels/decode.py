@@ -15,18 +15,22 @@ def attend(q: Tensor, k: Tensor, v: Tensor, term: RelativeTerm, *, first: Tensor
     """The contract of `attend.attend`. Raises ValueError for more than one query or a dropout mask."""
     if q.shape[1] != 1 or keep is not None:
         raise ValueError(f"the decode backend takes one query without dropout, found {q.shape[1]}: choose auto")
-    scale = q.shape[-1] ** -0.5
-    keys, values = k.permute(0, 2, 1, 3), v.permute(0, 2, 1, 3)
-    content = (plus(q, term.bias_u) * scale).permute(0, 2, 3, 1)
-    score = keys @ content
-    if term.r is not None:
-        query = (plus(q, term.bias_v) * scale)[:, 0].permute(1, 2, 0)
-        score = score + (term.r.permute(1, 0, 2).to(query.dtype) @ query).permute(2, 0, 1)[..., None]
-    score = score[..., 0].to(torch.promote_types(score.dtype, torch.float32))
+    n_rows, n_keys, n_heads, width = k.shape
+    scale = width**-0.5
+    keys, values = (x.permute(2, 0, 1, 3).reshape(n_heads * n_rows, n_keys, width) for x in (k, v))
+    content = (plus(q, term.bias_u) * scale).permute(2, 0, 3, 1).reshape(n_heads * n_rows, width, 1)
+    if term.r is None:
+        score = torch.bmm(keys, content)
+    else:
+        query = (plus(q, term.bias_v) * scale)[:, 0].transpose(0, 1)
+        position = torch.bmm(query, term.r.permute(1, 2, 0).to(query.dtype))
+        score = torch.baddbmm(position.view(-1, n_keys, 1), keys, content)
+    score = score.view(n_heads, n_rows, n_keys)
+    wide = score.to(torch.promote_types(score.dtype, torch.float32))
     if term.bias is not None:
-        score = score + term.bias.to(score.dtype)
+        wide = wide + term.bias[:, None].to(wide.dtype)
     if first is not None:
-        early = torch.arange(k.shape[1], device=k.device) < first
-        score = score.masked_fill(early[:, None], float("-inf"))
-    weight = score.softmax(dim=-1).to(v.dtype)
-    return (weight[:, :, None] @ values).permute(0, 2, 1, 3)
+        wide = wide.masked_fill(torch.arange(n_keys, device=k.device) < first, float("-inf"))
+    weight = wide.softmax(dim=-1).to(v.dtype)
+    mixed = torch.bmm(weight.view(-1, 1, n_keys), values)
+    return mixed.view(n_heads, n_rows, 1, width).permute(1, 2, 0, 3)

@@ -27,6 +27,11 @@ class RelativeTerm:
         bias = None if self.bias is None else self.bias[:, self.bias.shape[1] - n_keys :]
         return RelativeTerm(r, self.bias_u, self.bias_v, bias)
 
+    def head_first(self) -> RelativeTerm:
+        """The same numbers, each head's vectors laid side by side in memory."""
+        r = None if self.r is None else self.r.transpose(0, 1).contiguous().transpose(0, 1)
+        return RelativeTerm(r, self.bias_u, self.bias_v, self.bias)
+
 
 def plus(q: Tensor, bias: Tensor | None) -> Tensor:
     """q with a bias H×E added in q's dtype."""
