@@ -59,12 +59,13 @@ def advance_cached(
         rotation = stack.rotation(positions_of(cache.age, n_tokens, resets), x)
     begin = cache.make_room(n_tokens)
     new, seen = slice(begin, begin + n_tokens), slice(begin - filled, begin + n_tokens)
+    by_row = cache.data.permute(0, 1, 3, 4, 2, 5)
+    fresh, past_and_new = by_row[:, :, :, new].unbind(0), by_row[:, :, :, seen].unbind(0)
     for index, (layer, term) in enumerate(zip(stack.typed_layers(), terms, strict=True)):
         ready = layer.ready(x)
-        by_row = cache.data[index].permute(0, 2, 3, 1, 4)
-        for rows, fresh in zip(by_row, layer.attention.keys_values(ready, rotation), strict=True):
-            rows[:, new] = fresh
-        k, v = by_row[:, :, seen].to(x.dtype)
+        for kept, rows in zip(fresh[index].unbind(0), layer.attention.keys_values(ready, rotation), strict=True):
+            kept.copy_(rows)
+        k, v = past_and_new[index].unbind(0)
         x = layer.mix(x, layer.attention(ready, k, v, term, first, rotation))
     cache.keep(n_tokens, lengths)
     cache.grow(n_tokens, resets, lengths)
@@ -122,7 +123,7 @@ def last_of_window(stack: Stack, windows: Tensor, start: Tensor) -> Tensor:
     steps = torch.arange(windows.shape[1], device=windows.device)
     position = (steps - start[:, None]).clamp(min=0)
     first = torch.minimum(start[:, None], steps).expand(len(start), -1)
-    return stack(windows, position, (), first)[0][:, -1]
+    return stack(windows, position, (), first, newest_alone=True)[0][:, -1]
 
 
 def push(kept: Tensor, new: Tensor, lengths: Tensor | None) -> None:

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from txl.config import ModelConfig
 from txl.model.kernels.attend import Backend, attend
-from txl.model.kernels.term import RelativeTerm
+from txl.model.kernels.linear import Linear
+from txl.model.kernels.term import RelativeTerm, join_heads, split_heads
 from txl.model.positions import Rotation, alibi_slopes, distances, sinusoid
 
 
@@ -75,12 +76,12 @@ class Attention(nn.Module):
         self.dropatt = config.dropatt
         self.backend: Backend = "auto"
         inner = config.n_head * config.d_head
-        self.q_proj = nn.Linear(config.d_model, inner, bias=False)
-        self.k_proj = nn.Linear(config.d_model, inner, bias=False)
-        self.v_proj = nn.Linear(config.d_model, inner, bias=False)
-        self.o_proj = nn.Linear(inner, config.d_model, bias=False)
+        self.q_proj = Linear(config.d_model, inner, bias=False)
+        self.k_proj = Linear(config.d_model, inner, bias=False)
+        self.v_proj = Linear(config.d_model, inner, bias=False)
+        self.o_proj = Linear(inner, config.d_model, bias=False)
         if self.position == "relative":
-            self.r_proj = nn.Linear(config.d_model, inner, bias=False)
+            self.r_proj = Linear(config.d_model, inner, bias=False)
             self.biases = RelativeBiases(config) if config.untie_r else None
         if self.position == "shaw":
             n_rows = config.clamp_len or config.mem_len + config.tgt_len
@@ -92,8 +93,8 @@ class Attention(nn.Module):
 
         rotation: of the S positions, for rotary embedding alone.
         """
-        k = rearrange(self.k_proj(x), "b s (h e) -> b s h e", h=self.n_head)
-        v = rearrange(self.v_proj(x), "b s (h e) -> b s h e", h=self.n_head)
+        k = split_heads(self.k_proj(x), self.n_head)
+        v = split_heads(self.v_proj(x), self.n_head)
         return k if rotation is None else rotation.turn(k), v
 
     def forward(
@@ -104,12 +105,12 @@ class Attention(nn.Module):
         term: what `term` gave for S keys. first: int64 B×T, the oldest key each query sees, None for key 0. rotation:
         of the T positions, where the keys were rotated.
         """
-        q = rearrange(self.q_proj(x), "b t (h e) -> b t h e", h=self.n_head)
+        q = split_heads(self.q_proj(x), self.n_head)
         if rotation is not None:
             q = rotation.turn(q)
         dropatt = self.dropatt if self.training else 0.0
         mixed = attend(q, k, v, term, first=first, dropatt=dropatt, backend=self.backend)
-        out: Tensor = self.o_proj(rearrange(mixed, "b t h e -> b t (h e)"))
+        out: Tensor = self.o_proj(join_heads(mixed))
         return out
 
     def term(self, geometry: Geometry) -> RelativeTerm:

@@ -17,6 +17,7 @@ from txl.config import ModelConfig
 from txl.model.attention import Attention, Geometry, RelativeBiases, make_geometry
 from txl.model.dropout import Dropout
 from txl.model.embedding import Embedding
+from txl.model.kernels.linear import Linear
 from txl.model.kernels.term import RelativeTerm
 from txl.model.positions import ABSOLUTE, Rotation, sinusoid
 
@@ -32,10 +33,10 @@ class FeedForward(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.activation = config.activation
-        self.in_proj = nn.Linear(config.d_model, config.d_inner)
-        self.out_proj = nn.Linear(config.d_inner, config.d_model)
+        self.in_proj = Linear(config.d_model, config.d_inner)
+        self.out_proj = Linear(config.d_inner, config.d_model)
         if self.activation == "swiglu":
-            self.gate_proj = nn.Linear(config.d_model, config.d_inner)
+            self.gate_proj = Linear(config.d_model, config.d_inner)
         self.drop = Dropout(config.dropout, locked=config.locked_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -145,9 +146,19 @@ class Stack(nn.Module):
         return [layer for layer in self.layers if isinstance(layer, Layer)]
 
     def forward(
-        self, ids: Tensor, position: Tensor, memory: Sequence[Tensor], first: Tensor | None
+        self,
+        ids: Tensor,
+        position: Tensor,
+        memory: Sequence[Tensor],
+        first: Tensor | None,
+        *,
+        newest_alone: bool = False,
     ) -> tuple[Tensor, list[Tensor]]:
-        """Hidden states B×T×D and the input of each layer, for ids B×T after memory of B×M×D a layer (or none)."""
+        """Hidden states B×T×D and the input of each layer, for ids B×T after memory of B×M×D a layer (or none).
+
+        newest_alone: the last layer computes the last position alone, B×1×D, which is all that a window slid by one
+        token needs; without memory.
+        """
         x = self.embed(ids, position)
         n_memory = memory[0].shape[1] if memory else 0
         n_keys = n_memory + ids.shape[1]
@@ -157,6 +168,8 @@ class Stack(nn.Module):
         for index, (layer, term) in enumerate(zip(self.typed_layers(), terms, strict=True)):
             inputs.append(x)
             old = memory[index].to(x.dtype) if n_memory else None
+            if newest_alone and layer is self.layers[-1] and x.shape[1] > 1:
+                old, x, first = x[:, :-1], x[:, -1:], None if first is None else first[:, -1:]
             if self.config.activation_checkpointing and torch.is_grad_enabled():
                 x = checkpoint(layer, x, old, term, first, rotation, use_reentrant=False)
             else:

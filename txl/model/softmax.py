@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from txl.config import ModelConfig
 from txl.model.embedding import Embedding, cluster_bounds, cluster_width, has_projections
+from txl.model.kernels.linear import linear
 
 IGNORED = -100
 """The target that counts neither as a numerator nor as a denominator."""
@@ -91,12 +92,12 @@ class Softmax(nn.Module):
         own = index < self.n_own_projections
         projection = self.projections[index] if own else embedding.projection(index)
         if projection is not None:
-            hidden = F.linear(hidden, projection.t())
+            hidden = linear(hidden, projection.t())
         weight = self.weights[index] if len(self.weights) else embedding.tables[index]
         bias = self.biases[index]
         if index == 0 and self.cluster_weight is not None and self.cluster_bias is not None:
             weight, bias = torch.cat([weight, self.cluster_weight]), torch.cat([bias, self.cluster_bias])
-        return F.linear(hidden, weight, bias)
+        return linear(hidden, weight, bias)
 
 
 def cross_entropy(scores: Tensor, target: Tensor) -> Tensor:

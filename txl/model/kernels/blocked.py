@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from txl.model.kernels.reference import visible
 from txl.model.kernels.term import RelativeTerm, plus
 
 BLOCK_BYTES = 4 << 20
@@ -30,14 +29,15 @@ KEEP_BYTES = 256 << 20
 class Block:
     """Scores that are computed together.
 
-    hidden: what is added to those of the newest keys, T×K or B×T×K: 0 where a query sees a key, -inf where not. All of
-    the block's queries see the keys older than these K.
+    future, early: what is added to the scores of the T newest keys, T×T, and of the W oldest, B×T×W (None for none):
+    0 where a query sees a key, -inf where not. All of the block's queries see the keys between.
     """
 
     heads: slice
     queries: slice
     keys: slice
-    hidden: Tensor
+    future: Tensor
+    early: Tensor | None
 
     @property
     def n_keys(self) -> int:
@@ -155,7 +155,9 @@ def weights_of(
         score += by_key(product.view(n_heads, n_queries, n_rows, -1))
     if bias is not None:
         score += spread(bias[block.heads, bias.shape[1] - block.n_keys :], n_queries).to(score.dtype)[:, None]
-    score[..., block.n_keys - block.hidden.shape[-1] :] += block.hidden
+    score[..., block.n_keys - n_queries :] += block.future
+    if block.early is not None:
+        score[..., : block.early.shape[-1]] += block.early
     wide = torch.promote_types(score.dtype, torch.float32)
     return score.softmax(dim=-1, dtype=wide).to(score.dtype)
 
@@ -202,23 +204,28 @@ def spread(bias: Tensor, n_queries: int) -> Tensor:
 
 
 def blocks_of(content: Tensor, keys: Tensor, first: Tensor | None, *, whole: bool) -> list[Block]:
-    """The blocks of a call, in the order in which they are computed; `hidden` is made once for all heads."""
+    """The blocks of a call, in the order in which they are computed; masks are made once for all heads."""
     n_heads, n_rows, n_queries, _ = content.shape
     n_memory = keys.shape[2] - n_queries
+    step = n_queries if whole else min(n_queries, BLOCK_QUERIES)
     blocks = []
-    step = n_queries if whole else BLOCK_QUERIES
     for start in range(0, n_queries, step):
         queries = slice(start, min(start + step, n_queries))
-        oldest = 0 if first is None or whole else int(first[:, queries].min())
-        seen = slice(oldest, n_memory + queries.stop)
-        n_block, n_keys = queries.stop - start, seen.stop - oldest
-        at = None if first is None else first[:, queries] - oldest
-        sees = visible(n_block, n_block if at is None else n_keys, at, content.device)
-        sees = sees if at is None else sees[:, 0]
-        hidden = content.new_zeros(sees.shape).masked_fill_(~sees, float("-inf"))
-        size = n_rows * n_keys * n_block * content.element_size()
-        heads = n_heads if whole else max(1, BLOCK_BYTES // size)
-        blocks += [Block(slice(h, min(h + heads, n_heads)), queries, seen, hidden) for h in range(0, n_heads, heads)]
+        oldest, latest = (0, 0) if first is None else (int(x) for x in first[:, queries].aminmax())
+        seen = slice(0 if whole else oldest, n_memory + queries.stop)
+        n_block, n_keys = queries.stop - start, seen.stop - seen.start
+        future = content.new_full((n_block, n_block), float("-inf")).triu_(1)
+        early = None
+        if first is not None and latest > seen.start:
+            key = torch.arange(seen.start, latest, device=content.device)
+            hidden = key < first[:, queries, None]
+            early = content.new_zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
+        heads = n_heads
+        if not whole:
+            heads = max(1, BLOCK_BYTES // (n_rows * n_block * n_keys * content.element_size()))
+        blocks += [
+            Block(slice(h, min(h + heads, n_heads)), queries, seen, future, early) for h in range(0, n_heads, heads)
+        ]
     return blocks
 
 

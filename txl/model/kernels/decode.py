@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from txl.model.kernels.term import RelativeTerm, plus
+from txl.model.kernels.term import RelativeTerm
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, term: RelativeTerm, *, first: Tensor | None, keep: Tensor | None) -> Tensor:
@@ -18,19 +18,23 @@ def attend(q: Tensor, k: Tensor, v: Tensor, term: RelativeTerm, *, first: Tensor
     n_rows, n_keys, n_heads, width = k.shape
     scale = width**-0.5
     keys, values = (x.permute(2, 0, 1, 3).reshape(n_heads * n_rows, n_keys, width) for x in (k, v))
-    content = (plus(q, term.bias_u) * scale).permute(2, 0, 3, 1).reshape(n_heads * n_rows, width, 1)
+    query = q[:, 0].transpose(0, 1)
+    content = shifted(query, term.bias_u).reshape(-1, width, 1)
     if term.r is None:
-        score = torch.bmm(keys, content)
+        score = torch.bmm(keys, content).mul_(scale)
     else:
-        query = (plus(q, term.bias_v) * scale)[:, 0].transpose(0, 1)
-        position = torch.bmm(query, term.r.permute(1, 2, 0).to(query.dtype))
-        score = torch.baddbmm(position.view(-1, n_keys, 1), keys, content)
-    score = score.view(n_heads, n_rows, n_keys)
-    wide = score.to(torch.promote_types(score.dtype, torch.float32))
+        position = torch.bmm(shifted(query, term.bias_v), term.r.permute(1, 2, 0).to(q.dtype))
+        score = torch.baddbmm(position.view(-1, n_keys, 1), keys, content, beta=scale, alpha=scale)
+    score = score.view(n_heads, n_rows, n_keys).to(torch.promote_types(score.dtype, torch.float32))
     if term.bias is not None:
-        wide = wide + term.bias[:, None].to(wide.dtype)
+        score = score + term.bias[:, None].to(score.dtype)
     if first is not None:
-        wide = wide.masked_fill(torch.arange(n_keys, device=k.device) < first, float("-inf"))
-    weight = wide.softmax(dim=-1).to(v.dtype)
+        score = score.masked_fill(torch.arange(n_keys, device=k.device) < first, float("-inf"))
+    weight = score.softmax(dim=-1).to(v.dtype)
     mixed = torch.bmm(weight.view(-1, 1, n_keys), values)
     return mixed.view(n_heads, n_rows, 1, width).permute(1, 2, 0, 3)
+
+
+def shifted(query: Tensor, bias: Tensor | None) -> Tensor:
+    """Queries H×B×E plus a bias H×E."""
+    return query if bias is None else query + bias.to(query.dtype)[:, None]

@@ -36,3 +36,13 @@ class RelativeTerm:
 def plus(q: Tensor, bias: Tensor | None) -> Tensor:
     """q with a bias H×E added in q's dtype."""
     return q if bias is None else q + bias.to(q.dtype)
+
+
+def split_heads(x: Tensor, n_head: int) -> Tensor:
+    """…×(H·E) -> …×H×E, a view; done at every token of a stream, so without a pattern to parse."""
+    return x.view(*x.shape[:-1], n_head, -1)
+
+
+def join_heads(x: Tensor) -> Tensor:
+    """…×H×E -> …×(H·E), the way back."""
+    return x.flatten(-2)
