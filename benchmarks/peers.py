@@ -94,11 +94,16 @@ class HuggingFace:
         self.memory = [torch.zeros(0, n_rows, self.model.config.d_model)] * self.model.config.n_layer
 
     def train(self, ids: Tensor, targets: Tensor) -> Tensor:
-        """As ours; the library scores one target a row less."""
+        """As ours; the library scores one target a row less. Its own loss fails under autocast, so there it gives the
+        log-probabilities."""
         self.model.zero_grad(set_to_none=True)
-        out = self.call(ids, mems=self.memory, labels=ids)
+        autocast = torch.is_autocast_enabled(ids.device.type)
+        out = self.call(ids, mems=self.memory, labels=None if autocast else ids)
         self.memory = out.mems
-        loss = out.losses.mean()
+        if autocast:
+            loss = torch.nn.functional.nll_loss(out.prediction_scores.flatten(0, 1), targets.flatten())
+        else:
+            loss = out.losses.mean()
         loss.backward()
         return loss.detach()
 

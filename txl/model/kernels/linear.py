@@ -1,7 +1,8 @@
 """Products of activations with weights: torch's own, or in fp32 on a CPU oneDNN's where they are exact and faster.
 
-x …×I, weight O×I, bias O -> …×O. On some processors torch's fp32 products (MKL) run at half of what oneDNN reaches with
-the same numbers; which is so is probed once a process. oneDNN's product is a private operator of torch, used here alone.
+x …×I, weight O×I, bias O -> …×O. On some processors torch's fp32 products (MKL) run at half of what oneDNN reaches
+with the same numbers; which is so is probed once a process. Its product is a private operator of torch, used here
+alone.
 """
 
 from __future__ import annotations
