@@ -151,6 +151,8 @@ def first_visible(
     if resets is not None:
         newest = last_reset(resets)
         first = torch.where(newest >= 0, torch.maximum(first, n_memory + newest), first)
+    if torch.compiler.is_compiling():  # what is compiled must not depend on what is in the tensors
+        return first
     return first if bool((first > 0).any()) else None
 
 

@@ -76,6 +76,12 @@ class TransformerXL(nn.Module):
         length = torch.full((len(ids),), rows, dtype=torch.int64, device=ids.device)
         return Memory((empty,) * self.config.n_layer, length)
 
+    def cold_memory(self, n_rows: int) -> Memory:
+        """Memory of `mem_len` rows none of which counts: what a fresh text has, in the shapes of a full memory."""
+        weight = self.stack.embedding.tables[0]
+        rows = weight.detach().new_zeros(n_rows, self.config.mem_len, self.config.d_model)
+        return Memory((rows,) * self.config.n_layer, torch.zeros(n_rows, dtype=torch.int64, device=weight.device))
+
     def restarted(self, memory: Memory, ids: Tensor, rows: Tensor) -> Memory:
         """Memory with the zeros of a fresh text in the given rows, bool B."""
         fresh = self.fresh_memory(ids)

@@ -39,7 +39,13 @@ class Linear(nn.Linear):
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x weightᵀ + bias by the chosen products."""
     plain = x.dtype != torch.float32 or weight.dtype != torch.float32 or x.device.type != "cpu"
-    if plain or x.numel() < LEAST_ROWS * x.shape[-1] or torch.is_autocast_enabled("cpu") or chosen() == "torch":
+    if (
+        torch.compiler.is_compiling()
+        or plain
+        or x.numel() < LEAST_ROWS * x.shape[-1]
+        or torch.is_autocast_enabled("cpu")
+        or chosen() == "torch"
+    ):
         return F.linear(x, weight, bias)
     product: Tensor = _Product.apply(x, weight, bias)
     return product
