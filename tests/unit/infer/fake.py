@@ -60,7 +60,7 @@ class FakeModel(nn.Module):
         self.matrix = nn.Parameter(torch.randn(vocab, WIDTH, generator=draw, dtype=torch.float64).to(dtype))
         self.bias = nn.Parameter(torch.randn(vocab, generator=draw, dtype=torch.float64).to(dtype))
         self.dropout = nn.Dropout(0.5)
-        self.config = SimpleNamespace(d_model=WIDTH)
+        self.config = SimpleNamespace(d_model=WIDTH, arch="transformer_xl", position="relative")
         self.vocab_size, self.default_window = vocab, window
         self.unbounded = unbounded
         self.positions = 0
