@@ -15,6 +15,7 @@ from typing import Any, Literal
 Unit = Literal["token", "line", "sentence", "document"]
 BLOCK_BYTES = 16_384
 """Most bytes scored at once, and where a longer line is cut (before a blank if it has one, else between characters)."""
+_MARK = b"\xef\xbb\xbf"
 # No match begins inside a run of marks and none gives marks back, so that a line of nothing else takes linear time.
 _CLOSERS = rb"(?:[\"')\]}]|\xe2\x80\x9d|\xe2\x80\x99|\xc2\xbb|\xe3\x80\x8d|\xe3\x80\x8f)*+"  # ” ’ » 」 』
 _STOPS = rb"(?<![.!?])(?:[.!?]|\xe2\x80\xa6)++" + _CLOSERS  # …
@@ -93,9 +94,11 @@ class Cutter:
         return head[:end]
 
     def _spans(self, block: bytes) -> list[Span]:
-        """The lines of a block as spans, or their sentences."""
+        """The lines of a block as spans, or their sentences; a byte order mark at the start of a file is left out."""
+        if self.place.offset == 0 and block.startswith(_MARK):
+            self.place.offset, block = len(_MARK), block[len(_MARK) :]
         spans = []
-        for line in re.split(rb"(?<=\n)(?=.)", block, flags=re.DOTALL):
+        for line in re.findall(rb"[^\n]*\n|[^\n]+", block):
             starts_document = self._heads(line)
             for part in self._parts(line):
                 spans.append(self._span(part, starts_document))

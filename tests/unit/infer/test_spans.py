@@ -53,6 +53,12 @@ def test_lines_have_their_numbers_and_places() -> None:
     assert all(span.starts for span in found)
 
 
+def test_a_byte_order_mark_is_left_out_at_the_start_of_a_file_alone() -> None:
+    mark = b"\xef\xbb\xbf"
+    assert [(span.raw, span.offset) for span in cut(mark + b"a\n" + mark, sizes=[1])] == [(b"a\n", 3), (mark, 5)]
+    assert cut(mark) == []
+
+
 def test_sentences_end_at_marks_before_blanks_and_at_empty_lines() -> None:
     assert [unit.decode() for unit in units(cut(STORY.encode(), "sentence"))] == [
         "He came.",
