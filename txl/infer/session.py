@@ -112,7 +112,8 @@ class Session:
                 known = self._cache.age > 0
                 before = self._advance(piece.ids, piece.lengths, piece.resets)
                 targets = piece.ids if piece.valid is None else piece.ids.masked_fill(~piece.valid, -100)
-                targets = torch.cat([targets[:, :1].masked_fill(~known[:, None], -100), targets[:, 1:]], dim=1)
+                if not bool(known.all()):
+                    targets = torch.cat([targets[:, :1].masked_fill(~known[:, None], -100), targets[:, 1:]], dim=1)
                 scored = self.model.nll(before, targets)
                 _check_numbers(scored)
                 nats[:, start : start + piece.ids.shape[1]] = scored.masked_fill(targets == -100, math.nan)
@@ -254,6 +255,8 @@ class Session:
     def _pieces(self, batch: Batch) -> Iterator[tuple[int, Batch]]:
         """The batch in pieces that take a bounded memory, each with the column it starts at."""
         step = max(16, min(_CHUNK_TOKENS, _CHUNK_LOGITS // (self.batch_size * self.model.vocab_size)))
+        if 0 < batch.ids.shape[1] <= step:
+            return iter([(0, batch)])
         return ((start, batch.piece(start, start + step)) for start in range(0, batch.ids.shape[1], step))
 
     def _log_probs(self) -> Tensor:
