@@ -9,15 +9,22 @@ from __future__ import annotations
 import sys
 import time
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-Report = Callable[[str, int, int | None], None]
-"""report(what, done, total): how far a piece of long work is; total None where nobody knows."""
+
+class Report(Protocol):
+    """report(what, done, total, note): how far a piece of long work is, and a word on how it goes; total None where
+    nobody knows."""
+
+    def __call__(self, what: str, done: int, total: int | None, note: str = "") -> None: ...
+
+
 PIPE_SECONDS = 10.0
 """Between two lines of progress where there is no terminal."""
 
@@ -33,13 +40,13 @@ def progress() -> Iterator[Report]:
     with Progress(*columns, console=console, transient=True) as bar:
         tasks: dict[str, int] = {}
 
-        def report(what: str, done: int, total: int | None) -> None:
+        def report(what: str, done: int, total: int | None, note: str = "") -> None:
             if what not in tasks:
                 for task in tasks.values():
                     bar.update(bar.task_ids[task], visible=False)
                 bar.add_task(what, total=total, count="")
                 tasks[what] = len(bar.task_ids) - 1
-            count = f"{done:,}" + (f" of {total:,}" if total else "")
+            count = _count(done, total, note)
             bar.update(bar.task_ids[tasks[what]], completed=done, total=total, count=count, visible=True)
 
         yield report
@@ -49,13 +56,18 @@ def _lines() -> Report:
     """Progress as lines, few enough for a log file."""
     told = time.monotonic()
 
-    def report(what: str, done: int, total: int | None) -> None:
+    def report(what: str, done: int, total: int | None, note: str = "") -> None:
         nonlocal told
         if time.monotonic() - told > PIPE_SECONDS:
             told = time.monotonic()
-            print(f"{what}: {done:,}" + (f" of {total:,}" if total else ""), file=sys.stderr, flush=True)
+            print(f"{what}: {_count(done, total, note)}", file=sys.stderr, flush=True)
 
     return report
+
+
+def _count(done: int, total: int | None, note: str) -> str:
+    """How far it is, in words."""
+    return f"{done:,}" + (f" of {total:,}" if total else "") + (f", {note}" if note else "")
 
 
 def printable(text: str) -> str:

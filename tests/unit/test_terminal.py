@@ -14,10 +14,10 @@ def test_a_pipe_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch, capsys
         report("scoring", 1, 9)
         report("scoring", 2000, 9000)
         report("scoring", 3000, 9000)
-        report("reading", 5, None)
+        report("reading", 5, None, "perplexity 3.2")
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert shown.err == "scoring: 2,000 of 9,000\nreading: 5\n"
+    assert shown.err == "scoring: 2,000 of 9,000\nreading: 5, perplexity 3.2\n"
 
 
 def test_a_terminal_gets_a_bar_with_the_time_left(

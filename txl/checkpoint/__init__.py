@@ -1,4 +1,5 @@
-"""Checkpoints: atomic and verified on the disk (`snapshot`), and trained models read back from them (`load`).
+"""Checkpoints: atomic and verified on the disk (`snapshot`), trained models read back from them (`load`), and where
+streaming stopped (`stream`).
 
 Knows nothing of optimizers, streams or loops.
 """
@@ -15,6 +16,7 @@ from txl.checkpoint.snapshot import (
     read,
     save,
 )
+from txl.checkpoint.stream import read_stream, save_stream
 
 __all__ = [
     "Bundle",
@@ -28,6 +30,8 @@ __all__ = [
     "problem",
     "prune",
     "read",
+    "read_stream",
     "save",
+    "save_stream",
     "weights",
 ]

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from txl.checkpoint.snapshot import CheckpointError, is_checkpoint, newest_valid, read
+from txl.checkpoint.snapshot import CheckpointError, checkpoints, is_checkpoint, newest_valid, read
 from txl.config import Config, ConfigError, ModelConfig
 from txl.data.tokenizer import Tokenizer, tokenizer_from_json
 from txl.model import Model, build_model, fit_tables
@@ -102,8 +102,11 @@ def _chosen(path: Path, checkpoint: str) -> Path:
         return path
     newest = newest_valid(path)
     if newest is None:
+        runs = sorted(str(found) for found in path.glob("*/") if checkpoints(found))
+        hint = f"; did you mean {' or '.join(runs[:4])}?" if runs else ""
         raise CheckpointError(
             f"{path}: no checkpoint here; give a run folder (run.dir of a config) or one of its checkpoints/step-…"
+            + hint
         )
     if checkpoint == "newest":
         return newest

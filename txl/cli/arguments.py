@@ -47,13 +47,82 @@ def eval_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def score_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those of a run, the text, and what to print of it."""
+    run_arguments(parser)
+    parser.add_argument(
+        "words",
+        metavar="FILE or section.field=value",
+        nargs="+",
+        help="text, each file a document of its own; - reads standard input as it comes, for ever if it never ends. "
+        "Settings, e.g. data.document_pattern='^ = ' (lines that begin a document) or runtime.device=cpu",
+    )
+    units = ["token", "line", "sentence", "document"]
+    parser.add_argument("--unit", choices=units, default="line", help="what gets a record of its own (line)")
+    parser.add_argument(
+        "--format",
+        dest="as_format",
+        choices=["json", "tsv"],
+        default="json",
+        help="an object a line (json); or the columns bits a token, bits a byte, bits, tokens, file, line, offset, "
+        "bytes, text",
+    )
+    parser.add_argument("--above", type=float, metavar="BITS", help="only what takes more bits a token than this")
+    parser.add_argument("--top", type=int, metavar="N", help="only the N that take most bits a token, at the end")
+    parser.add_argument(
+        "--isolate",
+        action="store_true",
+        help="score each line (or sentence) alone; else in the memory of all before it in its document",
+    )
+    parser.add_argument(
+        "--state", type=Path, metavar="FILE", help="save there where the work stands, and go on from there if it exists"
+    )
+
+
 def generate_arguments(parser: argparse.ArgumentParser) -> None:
     """Those of a run, a prompt, and how to draw."""
     run_arguments(parser)
     prompt = parser.add_mutually_exclusive_group()
-    prompt.add_argument("--prompt", metavar="TEXT", help="the text to go on from")
+    prompt.add_argument(
+        "--prompt",
+        metavar="TEXT",
+        action="append",
+        dest="prompts",
+        help="the text to go on from; given repeatedly, the texts are written side by side, each as if alone",
+    )
     prompt.add_argument("--prompt-file", metavar="FILE", help="the same from a file; - for standard input")
-    parser.add_argument("--max-new-tokens", type=int, default=500, metavar="N", help="how many tokens to write (500)")
+    parser.add_argument(
+        "--state", type=Path, metavar="FILE", help="go on from where txl score --state stopped; the file is only read"
+    )
+    parser.add_argument(
+        "--max-new-tokens", type=count_or_inf, default=500, metavar="N", help="how many to write; inf for no end (500)"
+    )
+    _drawing_arguments(parser)
+    parser.add_argument(
+        "--beams", type=int, metavar="N", help="search the most probable text with N beams; draws nothing"
+    )
+    parser.add_argument(
+        "--length-penalty",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="beams are ranked by log-probability / length^X: 0 favours short texts (1)",
+    )
+    parser.add_argument("--stop", action="append", metavar="TEXT", help="end before this text; can be given repeatedly")
+    parser.add_argument(
+        "--stop-ids", action="append", type=ids_of, metavar="ID,ID", help="end after these token ids; can be repeated"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="the same seed gives the same text; prompt k has N + k (0)"
+    )
+    parser.add_argument(
+        "--log-probs", action="store_true", help="print each token as JSON with its log-probability by the model itself"
+    )
+    add_overrides(parser, "e.g. model.mem_len=512 runtime.device=cpu; a lone - reads the prompt from standard input")
+
+
+def _drawing_arguments(parser: argparse.ArgumentParser) -> None:
+    """The rules of `Sampling`."""
     parser.add_argument(
         "--temperature", type=float, default=1.0, metavar="X", help="below 1 is safer, above 1 wilder (1)"
     )
@@ -62,9 +131,39 @@ def generate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--top-p", type=float, metavar="P", help="draw from the fewest tokens that have this probability"
     )
-    parser.add_argument("--stop", action="append", metavar="TEXT", help="end before this text; can be given repeatedly")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="the same seed gives the same text (0)")
-    add_overrides(parser, "e.g. model.mem_len=512 runtime.device=cpu; a lone - reads the prompt from standard input")
+    parser.add_argument(
+        "--min-p", type=float, metavar="P", help="draw from tokens of at least this share of the best one's probability"
+    )
+    parser.add_argument(
+        "--typical-p",
+        type=float,
+        metavar="P",
+        help="draw from tokens of surprisal nearest the mean one that have this probability",
+    )
+    parser.add_argument(
+        "--repetition-penalty",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="power of the probability of tokens among the last 256; above 1 repeats less (1)",
+    )
+    parser.add_argument(
+        "--frequency-penalty",
+        type=float,
+        default=0.0,
+        metavar="X",
+        help="nats taken from a token for each time it is among the last 256 (0)",
+    )
+
+
+def count_or_inf(text: str) -> int | None:
+    """A number of tokens, None for `inf`."""
+    return None if text == "inf" else int(text)
+
+
+def ids_of(text: str) -> list[int]:
+    """Comma-separated ids."""
+    return [int(part) for part in text.split(",")]
 
 
 def import_arguments(parser: argparse.ArgumentParser) -> None:

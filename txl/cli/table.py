@@ -43,10 +43,19 @@ VERBS = {
         arguments.eval_arguments,
         "measuring.evaluate",
     ),
+    "score": Verb(
+        "print how surprising each token, line, sentence or document of a text is, as it comes",
+        "txl score runs/quickstart/xl book.txt --top 10\n"
+        "txl score runs/quickstart/xl big.txt --state big.state > scores.jsonl\n"
+        "tail -f server.log | txl score runs/quickstart/xl - --above 4",
+        arguments.score_arguments,
+        "scoring.score",
+    ),
     "generate": Verb(
         "write text after a prompt with a trained run",
         'txl generate runs/quickstart/xl --prompt "def main(" --temperature 0.8 --seed 3\n'
-        "head -c 2000 book.txt | txl generate runs/quickstart/xl - --max-new-tokens 200",
+        "head -c 2000 book.txt | txl generate runs/quickstart/xl - --max-new-tokens 200\n"
+        "txl generate runs/quickstart/xl --state big.state --max-new-tokens inf",
         arguments.generate_arguments,
         "writing.generate",
     ),

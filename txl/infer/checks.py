@@ -104,7 +104,7 @@ def checked_seeds(seed: int | Sequence[int], *, batch_size: int) -> list[int]:
 
 
 def checked_state(found: dict[str, Tensor], like: dict[str, Tensor]) -> dict[str, Tensor]:
-    """`found`, copied to the devices of `like`, whose names, shapes, dtypes and window it must have."""
+    """`found`, copied to the devices of `like`, whose names, shapes, dtypes, window and model it must have."""
     problems = [f"{name} is missing" for name in like.keys() - found.keys()]
     problems += [f"{name} is unknown" for name in found.keys() - like.keys()]
     for name in like.keys() & found.keys():
@@ -112,12 +112,19 @@ def checked_state(found: dict[str, Tensor], like: dict[str, Tensor]) -> dict[str
             problems.append(f"{name} is {_described(found[name])} instead of {_described(like[name])}")
         elif name == "window" and int(found[name]) != int(like[name]):
             problems.append(f"window is {int(found[name])} instead of {int(like[name])}")
+        elif name == "model" and not torch.equal(found[name].cpu(), like[name].cpu()):
+            problems.append(f"model is {_digest(found[name])} instead of {_digest(like[name])}")
     if problems:
         raise ValueError(
             f"the state is not of a session like this one: {'; '.join(sorted(problems))}. "
             "Make the session with the same model, batch_size and window"
         )
     return {name: tensor.to(like[name].device, copy=True) for name, tensor in found.items()}
+
+
+def _digest(fingerprint: Tensor) -> str:
+    """The beginning of a model's fingerprint in letters."""
+    return bytes(fingerprint.flatten()[:4].tolist()).hex()
 
 
 def _described(tensor: Tensor) -> str:

@@ -7,15 +7,32 @@ between tokens. Knows nothing of files or terminals.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
-from txl.infer.session import Session
+from txl.infer.sampling import Sampling
+from txl.infer.session import Drawn, Session
 
 if TYPE_CHECKING:
     from txl.data import Tokenizer
+    from txl.data.decoding import StreamDecoder
+
+
+@dataclass(frozen=True)
+class Written:
+    """One drawn token of a row and what it adds to the row's text.
+
+    text: what became certain with it, "" inside a character or what may be the beginning of a stop string. log_prob:
+    nats, by the model itself, before temperature and filters. token and log_prob are None where the end of a row sets
+    free what was held back.
+    """
+
+    row: int
+    token: int | None
+    text: str
+    log_prob: float | None
 
 
 def generate_text(
@@ -34,27 +51,14 @@ def generate_text(
     stop: str | Sequence[str] = (),
     seed: int = 0,
 ) -> Iterator[str]:
-    """Feed the prompt and continue it: yields pieces of text that joined are the continuation, without the prompt.
+    """Read the prompt and continue it: yields pieces of text that joined are the continuation, without the prompt.
 
-    session: of one row; what it was fed before stays its context. max_new_tokens: None for no end.
-    stop: strings. The text before the first one to be complete is yielded and nothing after, though the session has
-    read the tokens that made it. temperature to frequency_penalty and seed: see `Session.generate`.
-
-    A prompt without tokens in a session that was fed nothing starts as `opening_note` says; nothing else is ever put
-    before a text. The prompt is fed at the call, the rest drawn as it is asked for.
-    Raises ValueError at the call if an argument is out of range or tokenizer and model do not fit.
+    session: of one row; what it was fed before stays its context. temperature to frequency_penalty: see `Sampling`.
+    The rest is as for `generate_texts`.
     """
-    stops = _checked_stops(stop)
     if session.batch_size != 1:
         raise ValueError(f"the session has {session.batch_size} rows: text is generated in a session of 1 row")
-    if session.model.vocab_size != tokenizer.vocab_size:
-        raise ValueError(
-            f"the model has {session.model.vocab_size} ids and the tokenizer {tokenizer.vocab_size}: "
-            "they must come from the same run"
-        )
-    ids = opening_ids(session, tokenizer, prompt)
-    drawn = session.generate(
-        max_new_tokens,
+    sampling = Sampling(
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
@@ -62,16 +66,56 @@ def generate_text(
         typical_p=typical_p,
         repetition_penalty=repetition_penalty,
         frequency_penalty=frequency_penalty,
-        seed=seed,
     )
-    session.feed(torch.tensor([ids], dtype=torch.int64))
-    return _pieces(drawn, tokenizer, [] if ids == [tokenizer.separator_id] else ids, stops)
+    written = generate_texts(
+        session, tokenizer, [prompt], max_new_tokens=max_new_tokens, sampling=sampling, stop=stop, seed=seed
+    )
+    return (one.text for one in written if one.text)
 
 
-def opening_ids(session: Session, tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """What is fed for a prompt: its ids; where it has none and the session is new, the separator if there is one."""
+def generate_texts(
+    session: Session,
+    tokenizer: Tokenizer,
+    prompts: Sequence[str],
+    *,
+    max_new_tokens: int | None = None,
+    sampling: Sampling | None = None,
+    stop: str | Sequence[str] = (),
+    stop_ids: Sequence[Sequence[int]] = (),
+    seed: int | Sequence[int] = 0,
+) -> Iterator[Written]:
+    """Read a prompt in each row and continue them side by side: yields each token of each row as it is drawn.
+
+    session: of as many rows as prompts, of any ages; each row is written as if it were alone. max_new_tokens: None for
+    no end. stop: strings. A row's text before the first one to be complete is yielded and nothing after, though the
+    session has read the tokens that made it, and goes on reading until every row has ended. stop_ids: lists of ids
+    that end a row after their own text. seed: row b draws from seed + b, or from the b-th of a list.
+
+    A prompt without tokens in a row that was fed nothing starts as `opening_note` says; nothing else is ever put
+    before a text. The prompts are read at the call, the rest drawn as it is asked for.
+    Raises ValueError at the call if an argument is out of range or tokenizer and model do not fit.
+    """
+    stops = _checked_stops(stop)
+    _check_fit(session, tokenizer, len(prompts))
+    drawn = session.draw(max_new_tokens, sampling, stop=stop_ids, seed=seed)
+    said = read_prompts(session, tokenizer, prompts)
+    rows = [_Row(tokenizer.stream_decoder(), StopText(stops), ids) for ids in said]
+    return _written(drawn, rows)
+
+
+def read_prompts(session: Session, tokenizer: Tokenizer, prompts: Sequence[str]) -> list[list[int]]:
+    """Read a prompt in each row, unscored; the ids of each that belong to its text (a separator in front does not)."""
+    opening = [opening_ids(session, tokenizer, prompt, row) for row, prompt in enumerate(prompts)]
+    longest = max(map(len, opening))
+    padded = torch.tensor([ids + [0] * (longest - len(ids)) for ids in opening], dtype=torch.int64)
+    session.read(padded, None if len(set(map(len, opening))) == 1 else [len(ids) for ids in opening])
+    return [[] if ids == [tokenizer.separator_id] else ids for ids in opening]
+
+
+def opening_ids(session: Session, tokenizer: Tokenizer, prompt: str, row: int = 0) -> list[int]:
+    """What is read for a prompt: its ids; where it has none and the row is new, the separator if there is one."""
     ids = tokenizer.encode(prompt)
-    if ids or bool(session.ages[0] > 0) or tokenizer.separator_id is None:
+    if ids or bool(session.ages[row] > 0) or tokenizer.separator_id is None:
         return ids
     return [tokenizer.separator_id]
 
@@ -118,18 +162,63 @@ class StopText:
         return shown
 
 
-def _pieces(drawn: Iterator[Tensor], tokenizer: Tokenizer, said: list[int], stops: list[str]) -> Iterator[str]:
-    """The text of the drawn ids; those said before pass the decoder first, so that spaces between words are right."""
-    decoder, gate = tokenizer.stream_decoder(), StopText(stops)
-    for token in said:
-        decoder.push(token)
-    for ids in drawn:
-        if shown := gate.push(decoder.push(int(ids[0]))):
-            yield shown
-        if gate.ended:
+@dataclass
+class _Row:
+    """What turns one row's ids into text; the ids said before pass the decoder first, so that spaces between words
+    are right."""
+
+    decoder: StreamDecoder
+    gate: StopText
+    said: Sequence[int]
+    ended: bool = False
+
+    def __post_init__(self) -> None:
+        for token in self.said:
+            self.decoder.push(token)
+
+    def push(self, token: int) -> str:
+        """The text that may be shown after one more id."""
+        shown = self.gate.push(self.decoder.push(token))
+        self.ended = self.gate.ended
+        return shown
+
+    def flush(self) -> str:
+        """The rest, once no more ids come."""
+        self.ended = True
+        return self.gate.push(self.decoder.flush()) + self.gate.flush()
+
+
+def _written(drawn: Iterator[Drawn], rows: list[_Row]) -> Iterator[Written]:
+    """What `generate_texts` promises."""
+    for step in drawn:
+        ids = step.ids.tolist()
+        places = step.ids.clamp(min=0)[:, None].to(step.log_probs.device)
+        log_probs = step.log_probs.gather(1, places)[:, 0].tolist()
+        for number, row in enumerate(rows):
+            if row.ended:
+                continue
+            if ids[number] >= 0:
+                yield Written(number, ids[number], row.push(ids[number]), log_probs[number])
+            elif rest := row.flush():
+                yield Written(number, None, rest, None)
+        if all(row.ended for row in rows):
             return
-    if shown := gate.push(decoder.flush()) + gate.flush():
-        yield shown
+    for number, row in enumerate(rows):
+        if not row.ended and (rest := row.flush()):
+            yield Written(number, None, rest, None)
+
+
+def _check_fit(session: Session, tokenizer: Tokenizer, prompts: int) -> None:
+    """Raise ValueError where session, tokenizer and prompts do not belong together."""
+    if session.batch_size != prompts:
+        raise ValueError(
+            f"the session has {session.batch_size} rows for {prompts} prompts: each needs a row of its own"
+        )
+    if session.model.vocab_size != tokenizer.vocab_size:
+        raise ValueError(
+            f"the model has {session.model.vocab_size} ids and the tokenizer {tokenizer.vocab_size}: "
+            "they must come from the same run"
+        )
 
 
 def _checked_stops(stop: str | Sequence[str]) -> list[str]:

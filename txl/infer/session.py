@@ -11,25 +11,35 @@ import copy
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from txl.infer.checks import checked_batch, checked_rows, checked_seeds, checked_state, checked_stop
+from txl.infer.checks import Batch, checked_batch, checked_rows, checked_seeds, checked_state, checked_stop
+from txl.infer.identity import fingerprint
+from txl.infer.recent import RECENT_TOKENS, latest
 from txl.infer.sampling import Sampling, choose
 from txl.model.modes import evaluating
+from txl.model.positions import ABSOLUTE
 
 if TYPE_CHECKING:
     from txl.model import Model
-
-RECENT_TOKENS = 256
-"""How many ids back the penalties of sampling look, the prompt included."""
 
 _CHUNK_TOKENS = 512
 """Tokens a row is fed at once, so that the memory of a call does not grow with its length."""
 _CHUNK_LOGITS = 2**25
 """Logits made at once, 128 MiB in float32; below 16 tokens a chunk costs more than it saves."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One step of drawing: ids int64 B on the CPU, each already read, -1 in a finished row; and what the model itself
+    thought of every id before, log_probs B×V (uniform in a row that had read nothing)."""
+
+    ids: Tensor
+    log_probs: Tensor
 
 
 class Session:
@@ -49,6 +59,8 @@ class Session:
                 f"window is {window}: must be at least 0, or None for the model's own ({model.default_window})"
             )
         self._unbounded = model.reach(0) is None
+        self.recomputes = model.config.arch != "lstm" and model.config.position in ABSOLUTE
+        """Whether each token costs a pass over its whole window, as absolute positions do, and nothing is cached."""
         if window is not None and self._unbounded:
             raise ValueError(f"window is {window}: must be None, for the model's state reaches back without bound")
         weight = next(model.parameters())
@@ -58,6 +70,7 @@ class Session:
         self._cache = model.new_cache(batch_size, window)
         self._hidden = weight.new_zeros(batch_size, model.config.d_model)
         self._recent = torch.full((batch_size, RECENT_TOKENS), -1)
+        self._model_id: Tensor | None = None
 
     @property
     def batch_size(self) -> int:
@@ -92,21 +105,27 @@ class Session:
         Raises ValueError before anything is read if shapes, dtypes or ids are wrong, FloatingPointError if the model
         gives no number.
         """
-        vocab_size, device = self.model.vocab_size, self._hidden.device
-        batch = checked_batch(ids, lengths, resets, batch_size=self.batch_size, vocab_size=vocab_size, device=device)
+        batch = self._checked(ids, lengths, resets)
         nats = self._hidden.new_full(ids.shape, math.nan, dtype=_wide(self._hidden.dtype))
-        step = max(16, min(_CHUNK_TOKENS, _CHUNK_LOGITS // (self.batch_size * vocab_size)))
         with evaluating(self._modules):
-            for start in range(0, ids.shape[1], step):
-                piece = batch.piece(start, start + step)
+            for start, piece in self._pieces(batch):
                 known = self._cache.age > 0
                 before = self._advance(piece.ids, piece.lengths, piece.resets)
                 targets = piece.ids if piece.valid is None else piece.ids.masked_fill(~piece.valid, -100)
-                targets = torch.cat([targets[:, :1].masked_fill(~known[:, None], -100), targets[:, 1:]], dim=1)
+                if not bool(known.all()):
+                    targets = torch.cat([targets[:, :1].masked_fill(~known[:, None], -100), targets[:, 1:]], dim=1)
                 scored = self.model.nll(before, targets)
                 _check_numbers(scored)
-                nats[:, start : start + step] = scored.masked_fill(targets == -100, math.nan)
+                nats[:, start : start + piece.ids.shape[1]] = scored.masked_fill(targets == -100, math.nan)
         return nats
+
+    def read(self, ids: Tensor, lengths: Tensor | Sequence[int] | None = None, resets: Tensor | None = None) -> None:
+        """As `feed`, without the nats and their cost: what a prompt needs. Arguments and errors are the same."""
+        batch = self._checked(ids, lengths, resets)
+        with evaluating(self._modules):
+            for _, piece in self._pieces(batch):
+                self._advance(piece.ids, piece.lengths, piece.resets)
+        _check_numbers(self._hidden)
 
     def log_probs(self) -> Tensor:
         """Log-probabilities of each row's next token, B×V; those of a row that was fed nothing are uniform."""
@@ -148,17 +167,35 @@ class Session:
             repetition_penalty=repetition_penalty,
             frequency_penalty=frequency_penalty,
         )
+        return (step.ids for step in self.draw(max_new_tokens, sampling, stop=stop, seed=seed))
+
+    def draw(
+        self,
+        max_new_tokens: int | None = None,
+        sampling: Sampling | None = None,
+        *,
+        stop: Iterable[Sequence[int]] = (),
+        seed: int | Sequence[int] = 0,
+    ) -> Iterator[Drawn]:
+        """As `generate`, by rules given as one object (None: the model's own distribution), with what the model
+        thought of every id."""
         if max_new_tokens is not None and max_new_tokens < 0:
             raise ValueError(f"max_new_tokens is {max_new_tokens}: must be at least 0, or None for no end")
         stops = checked_stop(stop, vocab_size=self.model.vocab_size)
         generators = [torch.Generator().manual_seed(s) for s in checked_seeds(seed, batch_size=self.batch_size)]
         steps = itertools.count() if max_new_tokens is None else range(max_new_tokens)
-        return self._draw(steps, sampling, stops, generators)
+        return self._draw(steps, sampling or Sampling(), stops, generators)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Everything the session knows, by name: independent tensors, ready for safetensors."""
+        """Everything the session knows, by name: independent tensors, ready for safetensors.
+
+        `window` and `model`, the fingerprint of the weights and of what they mean, say which sessions may load it.
+        """
+        if self._model_id is None:
+            self._model_id = fingerprint(self.model)
         state = {f"cache.{name}": tensor for name, tensor in self._cache.state_dict().items()}
-        state |= {"hidden": self._hidden, "recent": self._recent, "window": torch.tensor(self._cache.window)}
+        state |= {"hidden": self._hidden, "recent": self._recent, "model": self._model_id}
+        state["window"] = torch.tensor(self._cache.window)
         return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
@@ -188,8 +225,8 @@ class Session:
 
     def _draw(
         self, steps: Iterable[int], sampling: Sampling, stops: list[list[int]], generators: list[torch.Generator]
-    ) -> Iterator[Tensor]:
-        """The tokens that `generate` promises."""
+    ) -> Iterator[Drawn]:
+        """The steps that `draw` promises."""
         longest = max(map(len, stops), default=0)
         tails: list[list[int]] = [[] for _ in generators]
         active = torch.ones(len(generators), dtype=torch.bool)
@@ -200,14 +237,27 @@ class Session:
             uniforms = torch.cat([_uniform(generator) for generator in generators])
             lengths = None if active.all() else active.to(torch.int64)
             with evaluating(self._modules):
-                ids = choose(self._log_probs(), sampling, self._recent, uniforms)
+                log_probs = self._log_probs()
+                ids = choose(log_probs, sampling, self._recent, uniforms)
                 ids = torch.where(fresh, (uniforms * self.model.vocab_size).long(), ids).masked_fill(~active, -1)
                 self._advance(ids.clamp(min=0)[:, None], lengths, None)
             if stops:
                 tails = [[*tail, new][-longest:] for tail, new in zip(tails, ids.tolist(), strict=True)]
                 ended = [any(tail[-len(one) :] == one for one in stops) for tail in tails]
                 active = active & ~torch.tensor(ended)
-            yield ids
+            yield Drawn(ids, log_probs)
+
+    def _checked(self, ids: Tensor, lengths: Tensor | Sequence[int] | None, resets: Tensor | None) -> Batch:
+        """The arguments of `feed` on the model's device; ValueError where they are wrong."""
+        vocab_size, device = self.model.vocab_size, self._hidden.device
+        return checked_batch(ids, lengths, resets, batch_size=self.batch_size, vocab_size=vocab_size, device=device)
+
+    def _pieces(self, batch: Batch) -> Iterator[tuple[int, Batch]]:
+        """The batch in pieces that take a bounded memory, each with the column it starts at."""
+        step = max(16, min(_CHUNK_TOKENS, _CHUNK_LOGITS // (self.batch_size * self.model.vocab_size)))
+        if 0 < batch.ids.shape[1] <= step:
+            return iter([(0, batch)])
+        return ((start, batch.piece(start, start + step)) for start in range(0, batch.ids.shape[1], step))
 
     def _log_probs(self) -> Tensor:
         """What `log_probs` promises, in evaluation mode."""
@@ -227,24 +277,8 @@ class Session:
         else:
             newest = hidden[torch.arange(self.batch_size, device=device), (here - 1).clamp(min=0)]
             self._hidden = torch.where(here[:, None] > 0, newest, self._hidden)
-        self._recent = _latest(self._recent, ids, lengths, resets)
+        self._recent = latest(self._recent, ids, lengths, resets)
         return before
-
-
-def _latest(recent: Tensor, ids: Tensor, lengths: Tensor | None, resets: Tensor | None) -> Tensor:
-    """The last R valid ids of each row, int64 B×R on the CPU, -1 where its document is shorter.
-
-    R = 3, recent . a b, ids c d e: lengths 2 gives b c d, a reset at d gives . d e.
-    """
-    n_kept = recent.shape[1]
-    history = torch.cat([recent, ids.cpu()], dim=1)
-    if resets is not None:
-        steps = torch.arange(history.shape[1])
-        newest = torch.where(resets.cpu(), steps[n_kept:], -1).amax(dim=1, keepdim=True)
-        history = history.masked_fill(steps < newest, -1)
-    if lengths is None:
-        return history[:, -n_kept:].clone()
-    return history.gather(1, lengths.cpu()[:, None] + torch.arange(n_kept))
 
 
 def _check_numbers(nats: Tensor) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from txl.verbs.checked import arguments_checked
+from txl.verbs.checked import arguments_checked, options_named, overrides_of
 
 
 def evaluate(
@@ -26,12 +26,16 @@ def evaluate(
     from txl.terminal import progress, show_table
     from txl.train.compare import corpus_for, loaded
 
-    options = {"eval.contexts": context, "eval.window": window, "eval.batch_size": batch_size}
-    words = [*overrides, *(f"{key}={value}" for key, value in options.items() if value is not None)]
-    bundle = loaded(run, checkpoint, words)
+    options = {
+        "eval.contexts": ("--context", context),
+        "eval.window": ("--window", window),
+        "eval.batch_size": ("--batch-size", batch_size),
+    }
+    with options_named(options):
+        bundle = loaded(run, checkpoint, [*overrides, *overrides_of(options)])
     settings = bundle.config.eval if context else replace(bundle.config.eval, contexts=())
-    own_text = not any(word.startswith("data.") for word in words)
-    with progress() as report, arguments_checked():
+    own_text = not any(word.startswith("data.") for word in overrides)
+    with progress() as report, arguments_checked("window"):
         corpus = corpus_for(bundle, own_text=own_text, report=report)
         measured = measure(bundle, corpus, settings, report, split=split, timed=False)
     point = measured.headline

@@ -17,6 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from txl import Session
+from txl.infer.sampling import Sampling
+from txl.infer.session import Drawn
 
 VOCAB, WIDTH, DECAY = 11, 6, 0.7
 
@@ -60,7 +62,7 @@ class FakeModel(nn.Module):
         self.matrix = nn.Parameter(torch.randn(vocab, WIDTH, generator=draw, dtype=torch.float64).to(dtype))
         self.bias = nn.Parameter(torch.randn(vocab, generator=draw, dtype=torch.float64).to(dtype))
         self.dropout = nn.Dropout(0.5)
-        self.config = SimpleNamespace(d_model=WIDTH)
+        self.config = SimpleNamespace(d_model=WIDTH, arch="transformer_xl", position="relative")
         self.vocab_size, self.default_window = vocab, window
         self.unbounded = unbounded
         self.positions = 0
@@ -169,17 +171,18 @@ class ScriptedSession:
         self.ages = torch.tensor([age])
         self.options: dict[str, Any] = {}
 
-    def feed(self, ids: Tensor) -> None:
+    def read(self, ids: Tensor, lengths: object = None) -> None:
+        assert lengths is None
         self.fed += ids[0].tolist()
 
-    def generate(self, max_new_tokens: int | None, **options: Any) -> Any:
-        self.options = {"max_new_tokens": max_new_tokens, **options}
+    def draw(self, max_new_tokens: int | None, sampling: Sampling, *, stop: Any, seed: Any) -> Any:
+        self.options = {"max_new_tokens": max_new_tokens, **vars(sampling), "seed": seed}
         return self._drawn()
 
     def _drawn(self) -> Any:
         for token in self.ids:
             self.taken += 1
-            yield torch.tensor([token])
+            yield Drawn(torch.tensor([token]), torch.zeros(1, self.model.vocab_size))
 
 
 TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +14,9 @@ import torch
 from tests.unit.infer.fake import ByteText, FakeModel, ScriptedSession, WordText
 from txl import Session, TokenizerConfig
 from txl.data import train_tokenizer
-from txl.infer.generate import StopText, generate_text, opening_ids, opening_note
+from txl.infer.generate import StopText, generate_text, generate_texts, opening_ids, opening_note
+from txl.infer.sampling import Sampling
+from txl.infer.session import Drawn
 
 
 def pieces(text: str, *, stop: str | Sequence[str] = (), prompt: str = "") -> list[str]:
@@ -132,6 +135,55 @@ def test_a_real_session_goes_on_where_its_text_ended() -> None:
     assert text[0] == text[1]
 
 
+# Several texts side by side
+
+
+def test_ragged_prompts_in_a_batch_are_written_as_alone() -> None:
+    tokenizer: Any = ByteText()
+    model: Any = FakeModel(vocab=256, window=3).eval()
+    prompts = ["a", "naïve boats and a grey bridge", "", "café"]
+    rules = Sampling(temperature=0.9, top_k=40, repetition_penalty=1.3)
+    session = Session(model, len(prompts))
+    together = list(generate_texts(session, tokenizer, prompts, max_new_tokens=25, sampling=rules, seed=[9, 4, 9, 7]))
+    for row, (prompt, seed) in enumerate(zip(prompts, [9, 4, 9, 7], strict=True)):
+        alone = Session(model)
+        options = {"temperature": 0.9, "top_k": 40, "repetition_penalty": 1.3, "seed": seed}
+        text = "".join(generate_text(alone, tokenizer, prompt, max_new_tokens=25, **options))  # type: ignore[arg-type]
+        mine = [one for one in together if one.row == row]
+        assert "".join(one.text for one in mine) == text
+        ids = [one.token for one in mine if one.token is not None]
+        whole = tokenizer.encode(prompt) + ids
+        nats = model.nats_of(whole)[-25 if prompt else -24 :]
+        first = [] if prompt else [-math.log(256)]
+        expected = first + [-value for value in nats]
+        assert [one.log_prob for one in mine if one.token is not None] == pytest.approx(expected, abs=1e-12)
+
+
+def test_each_row_ends_at_its_own_stop() -> None:
+    rows = [list(b"one. two"), list(b"three 3!"), list(b"four.fi\xc3")]
+    drawn = [Drawn(torch.tensor(ids), torch.zeros(3, 256)) for ids in zip(*rows, strict=True)]
+    drawn.insert(6, Drawn(torch.tensor([-1, -1, -1]), torch.zeros(3, 256)))  # what a row ended by ids yields
+    session: Any = ScriptedSession([], 256)
+    session.batch_size, session.ages, session.drawn = 3, torch.zeros(3), drawn
+    session.draw = lambda *_, **__: iter(session.drawn)
+    texts = ["", "", ""]
+    for one in generate_texts(session, ByteText(), ["p", "q", "r"], stop=["."]):  # type: ignore[arg-type]
+        texts[one.row] += one.text
+    assert texts == ["one", "three ", "four"]
+
+
+def test_a_row_ends_after_the_ids_it_was_told_to_end_with() -> None:
+    model: Any = FakeModel(vocab=256, window=3).eval()
+    whole = [list(generate_texts(Session(model, 2), ByteText(), ["ab", "c"], max_new_tokens=9, seed=3))]  # type: ignore[arg-type]
+    tokens = [[one.token for one in whole[0] if one.row == row and one.token is not None] for row in (0, 1)]
+    stop = tokens[0][2:4]
+    session = Session(model, 2)
+    short = list(generate_texts(session, ByteText(), ["ab", "c"], max_new_tokens=9, seed=3, stop_ids=[stop]))  # type: ignore[arg-type, list-item]
+    assert [one.token for one in short if one.row == 0 and one.token is not None] == tokens[0][:4]
+    assert [one.token for one in short if one.row == 1 and one.token is not None] == tokens[1]
+    assert session.ages.tolist() == [2 + 4, 1 + 9]
+
+
 # Stop strings
 
 
@@ -201,6 +253,8 @@ def test_model_and_tokenizer_must_fit() -> None:
 
 def test_text_needs_a_session_of_one_row() -> None:
     session: Any = Session(FakeModel(vocab=256), 2)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="the session has 2 rows for 1 prompts"):
+        generate_texts(session, ByteText(), ["ab"])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="the session has 2 rows"):
         generate_text(session, ByteText(), "ab")  # type: ignore[arg-type]
 

@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -295,12 +296,59 @@ def test_a_foreign_state_is_refused_and_changes_nothing() -> None:
     assert close(feed(session, TEXT[5:6])[0], model.nats_of(TEXT[:6])[-1:])
 
 
+def test_a_state_of_another_model_is_refused_by_its_fingerprint() -> None:
+    config = replace(BASE, n_layer=1)
+    session = Session(make_model(config))
+    state = session.state_dict()
+    Session(make_model(replace(config, dropout=0.3, tgt_len=9))).load_state_dict(
+        state
+    )  # the same model, other training
+    others = {
+        "other weights": make_model(config, seed=1),
+        "other meaning": make_model(replace(config, activation="gelu")),
+    }
+    for model in others.values():
+        other = Session(model)
+        with pytest.raises(ValueError, match=r"model is [0-9a-f]{8} instead of [0-9a-f]{8}\. Make the session with"):
+            other.load_state_dict(state)
+
+
+def test_reading_is_feeding_without_the_nats(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, session = start(2)
+    twin = session.fork()
+    resets = torch.zeros(2, 15, dtype=torch.bool)
+    resets[0, 7] = True
+    feed(twin, TEXT, OTHER, lengths=[15, 9], resets=resets)
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "nll", None)
+        session.read(torch.tensor([TEXT, OTHER]), lengths=[15, 9], resets=resets)
+    state, expected = session.state_dict(), twin.state_dict()
+    assert all(torch.equal(state[name], expected[name]) for name in expected)
+    with torch.no_grad():
+        model.embedding[1] = NAN
+    with pytest.raises(FloatingPointError, match="are its weights finite"):
+        session.read(torch.tensor([[1], [1]]))
+
+
+@pytest.mark.parametrize(
+    ("position", "arch", "recomputes"),
+    [("sinusoidal", "transformer_xl", True), ("learned", "transformer", True), ("rotary", "transformer_xl", False)],
+)
+def test_absolute_positions_say_that_windows_are_computed_anew(position: Any, arch: Any, recomputes: bool) -> None:
+    model = make_model(replace(BASE, arch=arch, position=position, mem_len=0, n_layer=1))
+    assert Session(model).recomputes is recomputes
+
+
 def test_bytes_are_those_of_the_state() -> None:
     _, session = start(2)
     empty = session.nbytes
     feed(session, TEXT, OTHER)
     list(session.generate(5))
-    assert session.nbytes == empty == sum(t.nbytes for n, t in session.state_dict().items() if n != "window")
+    assert (
+        session.nbytes
+        == empty
+        == sum(t.nbytes for n, t in session.state_dict().items() if n not in ("window", "model"))
+    )
 
 
 @pytest.mark.parametrize("call", [lambda s: s.reset([1]), lambda s: s.fork([1])])

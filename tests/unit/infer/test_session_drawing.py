@@ -10,7 +10,8 @@ import torch
 
 from tests.unit.infer.fake import OTHER, TEXT, VOCAB, FakeModel, close, feed, start
 from txl import Session
-from txl.infer.session import RECENT_TOKENS
+from txl.infer.recent import RECENT_TOKENS
+from txl.infer.sampling import Sampling
 
 
 def greedy(model: FakeModel, text: list[int], count: int) -> list[int]:
@@ -163,7 +164,7 @@ def test_wrong_arguments_are_refused_at_the_call(arguments: dict[str, Any]) -> N
 
 def test_endless_drawing_with_stops_keeps_nothing_of_what_was_drawn() -> None:
     _, session = start(2)
-    drawn: Any = session.generate(stop=[[0] * 40], temperature=5.0)
+    drawn: Any = session.draw(None, Sampling(temperature=5.0), stop=[[0] * 40])
 
     def held() -> int:
         """Integers in the generator's own lists, whatever they are called."""
