@@ -79,8 +79,9 @@ class TransformerXL(nn.Module):
     def cold_memory(self, n_rows: int) -> Memory:
         """Memory of `mem_len` rows none of which counts: what a fresh text has, in the shapes of a full memory."""
         weight = self.stack.embedding.tables[0]
-        rows = weight.detach().new_zeros(n_rows, self.config.mem_len, self.config.d_model)
-        return Memory((rows,) * self.config.n_layer, torch.zeros(n_rows, dtype=torch.int64, device=weight.device))
+        size = (n_rows, self.config.mem_len, self.config.d_model)
+        layers = tuple(weight.detach().new_zeros(size) for _ in range(self.config.n_layer))
+        return Memory(layers, torch.zeros(n_rows, dtype=torch.int64, device=weight.device))
 
     def restarted(self, memory: Memory, ids: Tensor, rows: Tensor) -> Memory:
         """Memory with the zeros of a fresh text in the given rows, bool B."""

@@ -1,9 +1,11 @@
-"""Under torch.compile the model is one graph whatever the age of its memory: no break, no recompilation, same numbers."""
+"""Under torch.compile the model is one graph whatever the age of its memory: no break, no recompilation, equal
+numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,6 @@ import torch._dynamo
 from torch._dynamo.utils import counters
 
 from tests.models import BASE, assert_close, make_model, random_ids
-from txl.config import Position
 from txl.model.attention import use_attention
 
 
@@ -25,7 +26,7 @@ def _forget_what_was_compiled() -> Iterator[None]:
 
 @pytest.mark.parametrize("position", ["relative", "shaw", "rotary", "alibi"])
 @pytest.mark.filterwarnings("ignore")
-def test_p24_no_silent_fall_back_one_graph_serves_memories_of_every_age(position: Position) -> None:
+def test_p24_no_silent_fall_back_one_graph_serves_memories_of_every_age(position: Any) -> None:
     config = replace(BASE, position=position)
     model = make_model(config, dtype=torch.float32)
     use_attention(model, "sdpa")
