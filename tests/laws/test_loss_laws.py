@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from tests import reference
 from tests.models import BASE, TOLERANCE, VOCAB, assert_close, make_model, random_ids, weights_of
@@ -104,33 +107,47 @@ def test_a_uniform_model_scores_log_v_on_every_token() -> None:
     assert_close(nll, torch.full((2, 5), VOCAB).double().log(), tolerance=1e-12)
 
 
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("div_val", [1, 2, 4])
 @pytest.mark.parametrize("targets", [[[0, 1, 2]], [[5, 6, 12]], [[3, 4, 12]], [[-100, 9, -100]]])
 def test_law_13_clusters_without_targets_get_zero_gradients_and_bf16_stays_finite(
-    div_val: int, targets: list[list[int]]
+    div_val: int, targets: list[list[int]], autocast: bool, tied: bool
 ) -> None:
-    config = replace(BASE, cutoffs=(4, 9), div_val=div_val, d_embed=16, tie_weight=False, tie_projs="none")
-    model = make_model(config, dtype=torch.float32).train()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    projections = "all" if tied else "none"
+    config = replace(BASE, cutoffs=(4, 9), div_val=div_val, d_embed=16, tie_weight=tied, tie_projs=projections)
+    model = make_model(config, dtype=torch.float32 if autocast else torch.bfloat16).train()
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
         nll = model(torch.tensor([[0, 1, 2]]), targets=torch.tensor(targets)).nll
     assert nll.dtype == torch.float32
     nll.sum().backward()
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
     hit = {sum(target >= cut for cut in (4, 9)) for target in targets[0] if target >= 0}
-    for index in (1, 2):
-        assert bool(model.head.weights[index].grad.any()) == (index in hit)
+    for index, table in enumerate(model.stack.embedding.tables if tied else model.head.weights):
+        assert index == 0 or bool(table.grad.any()) == (index in hit)
 
 
-def test_a_training_step_at_267735_words_makes_no_tensor_of_positions_times_vocabulary() -> None:
-    """The largest tensor autograd keeps is below B·T·V numbers by far: only the clusters that targets hit are
-    scored."""
+class LargestTensor(TorchDispatchMode):
+    """Inside, remembers the numbers of the largest tensor that any operation gives, forward or backward."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = function(*args, **(kwargs or {}))
+        self.numel = max([self.numel, *(leaf.numel() for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor))])
+        return out
+
+
+@pytest.mark.parametrize("first", [0, 1900, 267_650])
+def test_a_training_step_at_267735_words_makes_no_tensor_of_positions_times_vocabulary(first: int) -> None:
+    """Targets in the head, in the head and the first tail, in the last tail: only these clusters are scored, and only
+    for the positions whose targets lie there."""
     config = replace(BASE, cutoffs=(2000, 20_000), div_val=4, d_embed=16)
     model = make_model(config, dtype=torch.float32, vocab=267_735).train()
-    ids = torch.arange(2 * 40).view(2, 40)
-    kept: list[int] = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
-        nll = model(ids, targets=ids + 1).nll
-    nll.sum().backward()
+    ids = torch.arange(first, first + 2 * 40).view(2, 40)
+    targets = ids + 1 if first < 20_000 else (ids + 1).where(ids % 40 == 0, 7)  # two in the last tail
+    with LargestTensor() as largest:
+        model(ids, targets=targets).nll.sum().backward()
     tables = max(parameter.numel() for parameter in model.parameters())
-    assert max(kept) <= tables
-    assert max(kept) < 2 * 40 * 267_735 / 10
+    assert tables == 247_735 < 2 * 40 * 20_000
+    assert largest.numel <= (2 * tables if first > 20_000 else 2 * 40 * 18_000)
