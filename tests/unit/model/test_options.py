@@ -24,7 +24,7 @@ from tests.models import (
     weights_of,
 )
 from txl.config import ConfigError, ModelConfig
-from txl.model import build_model, fit_tables
+from txl.model import build_model, fit_tables, use_attention
 from txl.model.dropout import Dropout
 from txl.model.softmax import auto_cutoffs
 
@@ -259,3 +259,15 @@ def test_rows_of_any_age_go_on_alone_together_and_in_any_order() -> None:
         start = 4 if row == 1 else 0
         expected = reference.decode(BASE, weights_of(model), ids[row, start:].tolist()).logits[6 - start :]
         assert_close(found.logits[place], expected, tolerance=1e-10)
+
+
+def test_the_chosen_backend_reaches_every_layer() -> None:
+    """Told by the one backend that refuses several queries: alone in any layer, then in all."""
+    model = make_model(replace(BASE, n_layer=3))
+    for chosen in range(3):
+        use_attention(model, "reference")
+        use_attention(model.stack.layers[chosen], "decode")
+        with pytest.raises(ValueError, match="takes one query without dropout, found 5"):
+            model(random_ids(2, 5))
+    use_attention(model, "decode")
+    assert {layer.attention.backend for layer in model.stack.layers} == {"decode"}

@@ -73,6 +73,18 @@ def test_half_the_loss_is_that_of_the_later_half_with_memory_of_the_whole_segmen
     assert [line["nll"] for line in metrics(config.run.dir)] == pytest.approx(expected, abs=1e-5)
 
 
+def test_automatic_cutoffs_are_chosen_once_and_kept(tmp_path: Path) -> None:
+    config = tiny(tmp_path, "model.cutoffs=auto", "train.max_steps=4")
+    train(config)
+    chosen = txl.load(config.run.dir).config.model.cutoffs
+    assert chosen
+    assert load_config(Path(config.run.dir) / "config.yaml").model.cutoffs == chosen
+    assert is_finished(config)
+    more = replace(config, train=replace(config.train, max_steps=5))
+    assert train(more).step == 5
+    assert txl.load(config.run.dir).config.model.cutoffs == chosen
+
+
 def test_due_every_so_many_steps_and_never_for_0() -> None:
     assert [step for step in range(1, 10) if due(step, 3)] == [3, 6, 9]
     assert not any(due(step, 0) for step in range(10))
