@@ -204,10 +204,9 @@ class LibraryTokenizer(Tokenizer):
         """What to say of the first part of a text that has no symbol."""
         encoding = self._encoder.encode(text, add_special_tokens=False)
         start, stop = encoding.offsets[encoding.ids.index(self.vocab_size)]
-        around = text[max(0, start - 20) : stop + 20]
         return DataError(
-            f"text to encode: {text[start:stop]!r} in {around!r} has no symbol in this vocabulary, nor has what is "
-            "unknown; take it out of the text, or use a vocabulary with an unknown symbol"
+            f"text to encode: {text[start:stop]!r} in {text[max(0, start - 20) : stop + 20]!r} has no symbol in this "
+            "vocabulary, nor has what is unknown; take it out of the text, or use a vocabulary with an unknown symbol"
         )
 
     def _unknown(self) -> int | None:
