@@ -74,6 +74,7 @@ def test_law_13_every_parameter_gets_a_gradient_on_every_step(
     model(random_ids(2, n_tokens), memory, targets=random_ids(2, n_tokens, seed=3)).nll.sum().backward()
     missing = [name for name, parameter in model.named_parameters() if parameter.grad is None]
     assert missing == []
+    assert len(model.state_dict()) == len(list(model.parameters()))  # none serves twice, under two names
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
