@@ -376,6 +376,16 @@ def test_law_10_memory_has_the_dtype_of_each_layers_input(pre_lnorm: bool, autoc
         assert [layer.dtype for layer in memory.layers] == found
 
 
+def test_law_10_memory_of_another_dtype_is_carried_on_in_that_of_the_layers_input() -> None:
+    model = make_model(BASE, dtype=torch.float32)
+    ids = random_ids(2, 10)
+    memory = model(ids[:, :5]).memory
+    wide = replace(memory, layers=tuple(layer.double() for layer in memory.layers))
+    found, expected = model(ids[:, 5:], wide), model(ids[:, 5:], memory)
+    assert {layer.dtype for layer in found.memory.layers} == {torch.float32}
+    assert torch.equal(found.logits, expected.logits)
+
+
 def test_memory_can_be_selected_joined_and_saved() -> None:
     model = make_model(BASE)
     memory = model(random_ids(3, 5)).memory
