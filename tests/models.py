@@ -14,12 +14,14 @@ import torch
 from torch import Tensor
 
 from txl.config import ModelConfig, model_problems
-from txl.model import Memory, Model, build_model
+from txl.model import Memory, Model, build_model, use_attention
+from txl.model.kernels.attend import Backend
 
 VOCAB = 13
 BASE = ModelConfig(
     n_layer=2, d_model=10, n_head=3, d_head=4, d_inner=14, tgt_len=5, mem_len=7, position="relative", init_std=0.3
 )
+LSTM = ModelConfig(arch="lstm", n_layer=2, d_model=6, position="none", tgt_len=5, mem_len=0, init_std=0.3)
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
 
 OPTIONS: dict[str, Sequence[Any]] = {
@@ -77,13 +79,14 @@ def pairwise(configs: list[ModelConfig]) -> list[ModelConfig]:
     return picked
 
 
-def name_of(config: ModelConfig) -> str:
-    """A test id: the options that differ from BASE."""
-    changed = {name: getattr(config, name) for name in OPTIONS if getattr(config, name) != getattr(BASE, name)}
-    return ",".join(f"{name}={value}" for name, value in changed.items()) or "base"
-
-
-def make_model(config: ModelConfig, *, dtype: torch.dtype = torch.float64, seed: int = 0, vocab: int = VOCAB) -> Model:
+def make_model(
+    config: ModelConfig,
+    *,
+    dtype: torch.dtype = torch.float64,
+    seed: int = 0,
+    vocab: int = VOCAB,
+    backend: Backend = "auto",
+) -> Model:
     """A model with lively random weights in evaluation mode; biases too, which start at zero otherwise."""
     torch.manual_seed(seed)
     model = build_model(config, vocab)
@@ -91,6 +94,7 @@ def make_model(config: ModelConfig, *, dtype: torch.dtype = torch.float64, seed:
         for parameter in model.parameters():
             if parameter.dim() == 1:
                 parameter.add_(torch.randn_like(parameter) * 0.2)
+    use_attention(model, backend)
     return model.to(dtype).eval()
 
 

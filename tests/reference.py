@@ -1,4 +1,5 @@
-"""The paper as slow plain loops over one row of text: the measure of every law. Shares no code with the package.
+"""The paper, and its LSTM baseline, as slow plain loops over one row of text: the measure of every law. Shares no code
+with the package.
 
 ids, weights by name and an explicit rule of who sees whom -> logits and layer inputs, all float64 numpy. Each score
 is computed for one head, one query and one key from the equation; nothing is shifted, masked or batched.
@@ -36,8 +37,10 @@ def decode(
     """Read `ids` after the valid memory rows `past` (one M×D array a layer).
 
     A query at key p sees the keys p - window … p (window None: all up to p), but none before the newest reset at or
-    before it.
+    before it. An LSTM has neither past nor window.
     """
+    if config.arch == "lstm":
+        return decode_lstm(config, weights, ids, resets or [False] * len(ids))
     n_past = len(past[0]) if past else 0
     resets = resets or [False] * len(ids)
     x = np.stack([embed(config, weights, token, position(resets, t)) for t, token in enumerate(ids)])
@@ -58,6 +61,26 @@ def decode(
     if config.pre_lnorm:
         x = np.stack([normalise(config, named(weights, "stack.final_norm."), row) for row in x])
     return Decoded(np.stack([scores(config, weights, row) for row in x]), x, inputs)
+
+
+def decode_lstm(config: Any, weights: dict[str, Array], ids: list[int], resets: list[bool]) -> Decoded:
+    """The equations of an LSTM cell, gates in the order input, forget, cell, output; h and c restart at each reset."""
+    weights = {f"stack.{name}" if name.startswith("embedding.") else name: w for name, w in weights.items()}
+    fresh = (np.zeros(config.d_model), np.zeros(config.d_model))
+    state = [fresh] * config.n_layer
+    hidden = []
+    for token, begins in zip(ids, resets, strict=True):
+        state = [fresh] * config.n_layer if begins else state
+        x = vector_of(config, weights, token) * math.sqrt(config.d_model)
+        for layer, (h, c) in enumerate(state):
+            w = named(weights, f"layers.{layer}.")
+            gates = w["weight_ih_l0"] @ x + w["bias_ih_l0"] + w["weight_hh_l0"] @ h + w["bias_hh_l0"]
+            i, f, g, o = np.split(gates, 4)
+            c = c / (1 + np.exp(-f)) + np.tanh(g) / (1 + np.exp(-i))
+            x = np.tanh(c) / (1 + np.exp(-o))
+            state = [*state[:layer], (x, c), *state[layer + 1 :]]
+        hidden.append(x)
+    return Decoded(np.stack([scores(config, weights, row) for row in hidden]), np.stack(hidden), [])
 
 
 def cluster_of(config: Any, token: int) -> tuple[int, int]:

@@ -10,31 +10,27 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import example, given
 from torch import Tensor
 
 import txl
 from tests import reference
-from tests.models import BASE, VOCAB, assert_close, combinations, make_model, name_of, random_ids, weights_of
+from tests.models import BASE, LSTM, VOCAB, assert_close, make_model, random_ids, weights_of
+from tests.options import both_dtypes, drawn, every_option, splits
 from txl.config import ModelConfig
 from txl.model import Model
 from txl.model.positions import ABSOLUTE
 
-PAIRWISE = combinations(full=False)
-FULL = [pytest.param(config, marks=pytest.mark.slow) for config in combinations(full=True) if config not in PAIRWISE]
-every_option = pytest.mark.parametrize("config", [*PAIRWISE, *FULL], ids=name_of)
 KINDS = {position: replace(BASE, position=position) for position in ("relative", "shaw", "rotary", "alibi")}  # type: ignore[arg-type]
 KINDS |= {position: replace(BASE, position=position, mem_len=0) for position in ("none", *ABSOLUTE)}  # type: ignore[arg-type]
-KINDS["lstm"] = ModelConfig(arch="lstm", n_layer=2, d_model=6, position="none", tgt_len=5, mem_len=0, init_std=0.3)
+KINDS["lstm"] = LSTM
 every_kind = pytest.mark.parametrize("kind", KINDS)
-both_dtypes = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
 T = BASE.tgt_len
 
 
 def recomputed_log_probs(model: Model, text: list[int], window: int | None) -> Tensor:
     """N×V: after each token of a text, all computed anew under the window's mask, or in the window alone."""
-    if model.config.arch == "lstm":
-        return model(torch.tensor([text])).logits[0].detach().log_softmax(-1)
     weights = weights_of(model)
     if model.config.position in ABSOLUTE:
         assert window is not None
@@ -61,12 +57,19 @@ def test_law_21_feeding_a_text_in_any_chunking_gives_the_same_nats(config: Model
     ids = random_ids(2, 17)
     window = config.mem_len or T - 1
     expected = torch.stack([recomputed_nats(model, row, window) for row in ids.tolist()])
-    for sizes in ([17], [1] * 17, [1, 11, 5], [8, 2, 7]):
-        session = txl.Session(model, batch_size=2)
-        nats = torch.cat([session.feed(piece) for piece in ids.split(sizes, dim=1)], dim=1)
+
+    @drawn
+    @given(splits(17))
+    @example([17])
+    @example([1] * 17)
+    def check(sizes: list[int]) -> None:
+        session, fed = txl.Session(model, batch_size=2), ids[:, : sum(sizes)]
+        nats = torch.cat([session.feed(piece) for piece in fed.split(sizes, dim=1)], dim=1)
         assert nats.dtype == dtype
         assert nats[:, 0].isnan().all()
-        assert_close(nats[:, 1:], expected[:, 1:], tolerance=TOLERANCE[dtype])
+        assert_close(nats[:, 1:], expected[:, 1 : sum(sizes)], tolerance=TOLERANCE[dtype])
+
+    check()
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "lstm"])

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -17,23 +16,27 @@ from tests.models import (
     TOLERANCE,
     VOCAB,
     assert_close,
-    combinations,
     make_model,
-    name_of,
     random_ids,
     read_in_segments,
     weights_of,
 )
+from tests.options import (
+    BACKENDS,
+    FEW,
+    both_dtypes,
+    drawn,
+    every_attention,
+    every_model,
+    every_model_and_attention,
+    label,
+    splits,
+)
 from txl.config import ModelConfig
 from txl.model import Memory, Model
+from txl.model.kernels.attend import Backend
 from txl.model.layers import Layer
 from txl.model.positions import ABSOLUTE, distances, sinusoid
-
-PAIRWISE = combinations(full=False)
-FULL = [pytest.param(config, marks=pytest.mark.slow) for config in combinations(full=True) if config not in PAIRWISE]
-every_option = pytest.mark.parametrize("config", [*PAIRWISE, *FULL], ids=name_of)
-both_dtypes = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
-EIGHT_POSITIONS = {"tgt_len": 8}
 
 
 def window_of(config: ModelConfig) -> int | None:
@@ -48,29 +51,37 @@ def expected_logits(config: ModelConfig, model: Model, ids: Tensor, window: int 
     return torch.stack([torch.from_numpy(row) for row in rows])
 
 
-@every_option
-@both_dtypes
+def longest_text(config: ModelConfig) -> int:
+    """Tokens up to which segments of any length read a text as if it were one."""
+    if config.arch == "lstm" or config.same_length:
+        return 11
+    return config.mem_len + 1
+
+
+@every_model_and_attention
 def test_law_01_any_split_of_a_text_into_segments_gives_the_result_of_the_whole(
-    config: ModelConfig, dtype: torch.dtype
+    config: ModelConfig, backend: Backend, dtype: torch.dtype
 ) -> None:
-    if config.position in ABSOLUTE or (config.mem_len == 0 and not config.same_length):
-        splits, n_tokens = [[5]], 5
-    elif config.same_length:
-        splits, n_tokens = [[11], [1] * 11, [5, 4, 2], [2, 9], [10, 1]], 11
-    else:
-        n_tokens = config.mem_len + 1
-        splits = [[n_tokens], [1] * n_tokens, [2, n_tokens - 2], [n_tokens - 1, 1]]
-    model = make_model(config, dtype=dtype)
-    ids = random_ids(2, n_tokens)
+    model = make_model(config, dtype=dtype, backend=backend)
+    n_tokens = longest_text(config)
+    ids = random_ids(2, max(5, n_tokens))
     expected = expected_logits(config, model, ids, window_of(config))
-    for split in splits:
+    assert_close(model(ids[:, :5]).logits, expected[:, :5], tolerance=TOLERANCE[dtype])
+
+    @drawn
+    @given(splits(n_tokens))
+    @example([n_tokens])
+    @example([1] * n_tokens)
+    def check(split: list[int]) -> None:
         logits, _ = read_in_segments(model, ids, split)
-        assert_close(logits, expected, tolerance=TOLERANCE[dtype])
+        assert_close(logits, expected[:, : sum(split)], tolerance=TOLERANCE[dtype])
+
+    check()
 
 
-@every_option
-def test_law_02_no_output_depends_on_a_later_token(config: ModelConfig) -> None:
-    model = make_model(config)
+@every_model_and_attention
+def test_law_02_no_output_depends_on_a_later_token(config: ModelConfig, backend: Backend, dtype: torch.dtype) -> None:
+    model = make_model(config, dtype=dtype, backend=backend)
     ids = random_ids(2, 10)
     resets = torch.zeros(2, 5, dtype=torch.bool)
     resets[0, 3] = True
@@ -85,10 +96,9 @@ def test_law_02_no_output_depends_on_a_later_token(config: ModelConfig) -> None:
             assert not torch.equal(after[:, t], before[:, t])
 
 
-@every_option
-@both_dtypes
-def test_law_03_cold_memory_equals_no_memory(config: ModelConfig, dtype: torch.dtype) -> None:
-    model = make_model(config, dtype=dtype)
+@every_attention
+def test_law_03_cold_memory_equals_no_memory(config: ModelConfig, backend: Backend, dtype: torch.dtype) -> None:
+    model = make_model(config, dtype=dtype, backend=backend)
     ids = random_ids(2, 5)
     garbage = torch.full((2, config.mem_len, config.d_model), 100.0, dtype=dtype)
     cold = Memory((garbage,) * config.n_layer, torch.zeros(2, dtype=torch.int64))
@@ -107,9 +117,10 @@ def test_law_03_without_memory_the_result_does_not_depend_on_mem_len() -> None:
     assert torch.equal(logits[0], logits[2])
 
 
-@every_option
-def test_law_04_memory_is_an_argument_and_a_result(config: ModelConfig) -> None:
-    model = make_model(config).train()
+@every_model
+@both_dtypes
+def test_law_04_memory_is_an_argument_and_a_result(config: ModelConfig, dtype: torch.dtype) -> None:
+    model = make_model(config, dtype=dtype).train()
     ids = random_ids(2, 15)
     first = model(ids[:, :5])
     copies = [layer.clone() for layer in first.memory.layers]
@@ -144,10 +155,12 @@ def test_law_05_the_rows_kept_are_exactly_the_last_layer_inputs(lengths: list[in
         assert memory.length.tolist() == [min(start, mem_len)] * 2
 
 
-@every_option
+@every_model_and_attention
 @pytest.mark.parametrize("where", [0, 2, 4])
-def test_law_06_a_reset_equals_a_fresh_model_and_leaves_other_rows_alone(config: ModelConfig, where: int) -> None:
-    model = make_model(config)
+def test_law_06_a_reset_equals_a_fresh_model_and_leaves_other_rows_alone(
+    config: ModelConfig, backend: Backend, dtype: torch.dtype, where: int
+) -> None:
+    model = make_model(config, dtype=dtype, backend=backend)
     ids = random_ids(2, 15)
     memory = model(ids[:, :5]).memory
     resets = torch.zeros(2, 5, dtype=torch.bool)
@@ -156,27 +169,43 @@ def test_law_06_a_reset_equals_a_fresh_model_and_leaves_other_rows_alone(config:
     out = model(ids[:, 5:10], memory, resets=resets)
     fresh = model(ids[1:, 5 + where : 10])
     assert torch.equal(out.logits[0], plain.logits[0])
-    assert_close(out.logits[1, :where], plain.logits[1, :where], tolerance=1e-10)
-    assert_close(out.logits[1:, where:], fresh.logits, tolerance=1e-10)
-    assert out.memory.length.tolist() == [min(10, config.mem_len), min(5 - where, config.mem_len)]
+    assert_close(out.logits[1, :where], plain.logits[1, :where], tolerance=TOLERANCE[dtype])
+    assert_close(out.logits[1:, where:], fresh.logits, tolerance=TOLERANCE[dtype])
+    assert out.memory.length.tolist() == [plain.memory.length[0], fresh.memory.length[0]]
     later = model(ids[:, 10:], out.memory)
-    assert_close(later.logits[1:], model(ids[1:, 10:], fresh.memory).logits, tolerance=1e-10)
+    assert_close(later.logits[1:], model(ids[1:, 10:], fresh.memory).logits, tolerance=TOLERANCE[dtype])
     assert torch.equal(later.logits[0], model(ids[:, 10:], plain.memory).logits[0])
 
 
-@every_option
-@both_dtypes
-def test_law_06_resets_agree_with_the_reference(config: ModelConfig, dtype: torch.dtype) -> None:
-    model = make_model(config, dtype=dtype)
-    ids = random_ids(2, 5)
-    resets = torch.tensor([[False, True, False, True, False], [True, False, False, False, True]])
+@every_model_and_attention
+def test_law_06_resets_agree_with_the_reference(config: ModelConfig, backend: Backend, dtype: torch.dtype) -> None:
+    """A segment behind a memory, both of any length, with resets anywhere in the second."""
+    model = make_model(config, dtype=dtype, backend=backend)
     weights = weights_of(model)
-    logits = model(ids, resets=resets).logits
-    for row in range(2):
-        expected = reference.decode(
-            config, weights, ids[row].tolist(), resets=resets[row].tolist(), window=window_of(config)
-        )
-        assert_close(logits[row], expected.logits, tolerance=TOLERANCE[dtype])
+
+    @drawn
+    @given(splits(5), st.lists(st.lists(st.booleans(), min_size=5, max_size=5), min_size=2, max_size=2))
+    @example([4], [[False, True, False, True, False], [True, False, False, False, True]])
+    def check(before: list[int], marks: list[list[bool]]) -> None:
+        n_before = sum(before)
+        ids, resets = random_ids(2, n_before + 5), torch.tensor(marks)
+        _, memory = read_in_segments(model, ids, before)
+        out = model(ids[:, n_before:], memory, resets=resets)
+        for row, text in enumerate(ids.tolist()):
+            if config.arch == "lstm":
+                expected = reference.decode(config, weights, text, resets=[False] * n_before + marks[row])
+                assert_close(out.logits[row], expected.logits[n_before:], tolerance=TOLERANCE[dtype])
+                continue
+            assert memory is not None
+            past = [layer[row].detach().double().numpy() for layer in memory.layers]
+            expected = reference.decode(
+                config, weights, text[n_before:], past=past, resets=marks[row], window=window_of(config)
+            )
+            assert_close(out.logits[row], expected.logits, tolerance=TOLERANCE[dtype])
+            age = 5 - max((t for t in range(5) if marks[row][t]), default=-n_before)
+            assert out.memory.length[row] == min(age, config.mem_len)
+
+    check()
 
 
 def last_logits(model: Model, ids: Tensor, lengths: list[int]) -> Tensor:
@@ -184,10 +213,13 @@ def last_logits(model: Model, ids: Tensor, lengths: list[int]) -> Tensor:
     return read_in_segments(model, ids, lengths)[0][:, -1]
 
 
-@pytest.mark.parametrize("position", ["relative", "shaw", "rotary", "alibi"])
-def test_law_07_with_a_fixed_window_reach_is_layers_times_window(position: str) -> None:
+@pytest.mark.parametrize(
+    ("position", "backend"),
+    [*(("relative", name) for name in BACKENDS), ("shaw", "sdpa"), ("rotary", "auto"), ("alibi", "batched")],
+)
+def test_law_07_with_a_fixed_window_reach_is_layers_times_window(position: str, backend: Backend) -> None:
     config = replace(BASE, position=position, mem_len=3, same_length=True)
-    model = make_model(config)
+    model = make_model(config, backend=backend)
     ids = random_ids(1, 13)
     reach = config.n_layer * 3
     assert model.reach(3) == reach
@@ -214,10 +246,15 @@ def test_law_07_without_one_reach_is_bounded_by_layers_times_memory_and_segment(
 
 
 @pytest.mark.parametrize("window", [0, 1, 3, 7])
-@pytest.mark.parametrize("chunk", [1, 4, 12])
-def test_law_08_with_a_fixed_window_every_query_sees_exactly_its_window_and_itself(window: int, chunk: int) -> None:
+@pytest.mark.parametrize(
+    ("chunk", "backend"),
+    [(1, "decode"), (1, "reference"), (4, "blocked"), (4, "batched"), (5, "sdpa"), (12, "auto"), (12, "sdpa")],
+)
+def test_law_08_with_a_fixed_window_every_query_sees_exactly_its_window_and_itself(
+    window: int, chunk: int, backend: Backend
+) -> None:
     """One layer, so that what a query sees is what it reacts to; through the streaming cache and the training mask."""
-    model = make_model(replace(BASE, n_layer=1, mem_len=window, same_length=window > 0))
+    model = make_model(replace(BASE, n_layer=1, mem_len=window, same_length=window > 0), backend=backend)
     ids = random_ids(1, 12)
 
     def hidden(text: Tensor) -> Tensor:
@@ -236,27 +273,64 @@ def test_law_08_with_a_fixed_window_every_query_sees_exactly_its_window_and_itse
             assert reacting == list(range(t, min(12, t + window + 1)))
 
 
-@every_option
-def test_law_08_with_a_fixed_window_the_result_is_independent_of_segments(config: ModelConfig) -> None:
-    model = make_model(config)
+@every_attention
+def test_law_08_with_a_fixed_window_the_result_is_independent_of_segments(
+    config: ModelConfig, backend: Backend, dtype: torch.dtype
+) -> None:
+    model = make_model(config, dtype=dtype, backend=backend)
     window = 4
     ids = random_ids(2, 11)
-    weights = weights_of(model)
-    read = []
-    for lengths in ([11], [1] * 11, [3, 7, 1]):
+    expected = expected_in_windows(config, model, ids, window)
+
+    @drawn
+    @given(splits(11))
+    @example([11])
+    @example([1] * 11)
+    def check(lengths: list[int]) -> None:
         cache = model.new_cache(2, window)
-        read.append(torch.cat([model.logits(model.advance(part, cache)) for part in ids.split(lengths, dim=1)], dim=1))
-        assert cache.age.tolist() == [11, 11]
-    for row in range(2):
-        if config.position in ABSOLUTE:
-            texts = [ids[row, max(0, t - window) : t + 1].tolist() for t in range(11)]
-            expected = torch.from_numpy(
-                np.stack([reference.decode(config, weights, text).logits[-1] for text in texts])
-            )
-        else:
-            expected = torch.from_numpy(reference.decode(config, weights, ids[row].tolist(), window=window).logits)
-        for logits in read:
-            assert_close(logits[row], expected, tolerance=1e-10)
+        parts = ids[:, : sum(lengths)].split(lengths, dim=1)
+        logits = torch.cat([model.logits(model.advance(part, cache)) for part in parts], dim=1)
+        assert_close(logits, expected[:, : sum(lengths)], tolerance=TOLERANCE[dtype])
+        assert cache.age.tolist() == [sum(lengths)] * 2
+
+    check()
+
+
+def expected_in_windows(config: ModelConfig, model: Model, ids: Tensor, window: int) -> Tensor:
+    """The reference's logits of whole texts under a window, which absolute positions compute anew for each token."""
+    if config.position not in ABSOLUTE:
+        return expected_logits(config, model, ids, window)
+    starts = [max(0, t - window) for t in range(ids.shape[1])]
+    parts = [expected_logits(config, model, ids[:, s : t + 1], None)[:, -1:] for t, s in enumerate(starts)]
+    return torch.cat(parts, dim=1)
+
+
+@pytest.mark.parametrize("config", FEW, ids=label)
+@both_dtypes
+def test_laws_1_3_6_7_and_8_hold_for_one_token_at_a_time_by_decode(config: ModelConfig, dtype: torch.dtype) -> None:
+    model, tolerance = make_model(config, dtype=dtype, backend="decode"), TOLERANCE[dtype]
+    ids = random_ids(2, 11)
+    whole = expected_logits(config, model, ids, window_of(config))
+    n_tokens = longest_text(config)
+    read, memory = read_in_segments(model, ids, [1] * n_tokens)
+    assert_close(read, whole[:, :n_tokens], tolerance=tolerance)
+    assert memory is not None
+    last, fresh = ids[:, -1:], model(ids[:, -1:]).logits
+    cold = replace(memory, length=torch.tensor([0, config.mem_len]))
+    assert_close(model(last, cold).logits[0], fresh[0], tolerance=tolerance)
+    reset = model(last, memory, resets=torch.tensor([[True], [False]])).logits
+    assert_close(reset[0], fresh[0], tolerance=tolerance)
+    assert torch.equal(reset[1], model(last, memory).logits[1])
+    cache = model.new_cache(2, 2)
+    streamed = torch.cat([model.logits(model.advance(part, cache)) for part in ids.split(1, dim=1)], dim=1)
+    assert_close(streamed, expected_in_windows(config, model, ids, 2), tolerance=tolerance)
+    changed = ids.clone()
+    changed[:, 3:6] = (ids[:, 3:6] + 1) % VOCAB
+    again, cache = [], model.new_cache(2, 2)
+    for part in changed.split(1, dim=1):
+        again.append(model.logits(model.advance(part, cache)))
+    same = [torch.equal(one[:, 0], streamed[:, t]) for t, one in enumerate(again)]
+    assert same == [t < 3 or t > 5 + config.n_layer * 2 for t in range(11)]
 
 
 def test_law_09_positions_are_integers_and_three_thousand_of_them_stay_distinct_in_bf16() -> None:
@@ -300,6 +374,16 @@ def test_law_10_memory_has_the_dtype_of_each_layers_input(pre_lnorm: bool, autoc
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
             memory = model(part, memory).memory
         assert [layer.dtype for layer in memory.layers] == found
+
+
+def test_law_10_memory_of_another_dtype_is_carried_on_in_that_of_the_layers_input() -> None:
+    model = make_model(BASE, dtype=torch.float32)
+    ids = random_ids(2, 10)
+    memory = model(ids[:, :5]).memory
+    wide = replace(memory, layers=tuple(layer.double() for layer in memory.layers))
+    found, expected = model(ids[:, 5:], wide), model(ids[:, 5:], memory)
+    assert {layer.dtype for layer in found.memory.layers} == {torch.float32}
+    assert torch.equal(found.logits, expected.logits)
 
 
 def test_memory_can_be_selected_joined_and_saved() -> None:

@@ -29,6 +29,7 @@ from txl.data.symbols import (
     WordTokenizer,
     encoded,
 )
+from txl.data.unseen import marking_unseen
 
 __all__ = ["LibraryTokenizer", "Tokenizer", "counting_cut", "tokenizer_from_json", "train_tokenizer"]
 
@@ -117,6 +118,8 @@ class LibraryTokenizer(Tokenizer):
             raise DataError("tokenizer JSON: the vocabulary is empty")
         byte_level = (self._document["decoder"] or {}).get("type") == "ByteLevel"
         self._pieces = _byte_pieces(library, self.vocab_size) if byte_level else None
+        marked = None if kind == "bpe" else marking_unseen(self._document, self.vocab_size)
+        self._encoder = library if marked is None else _library(marked)
         self._cuttable = kind == "bpe" or self._encodes_in_parts()
         self.lossless = kind == "bpe" or self._gives_text_back()
         self.unknown_id = None if self.lossless else self._unknown()
@@ -128,11 +131,15 @@ class LibraryTokenizer(Tokenizer):
             )
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """As for every tokenizer; DataError also where a text holds what has no symbol, not even an unknown one."""
         parts: list[list[np.ndarray]] = [[] for _ in texts]
         for batch in batches((number, unit) for number, text in enumerate(texts) for unit in self._units(text)):
-            encodings = self._library.encode_batch_fast([unit for _, unit in batch], add_special_tokens=False)
-            for (number, _), encoding in zip(batch, encodings, strict=True):
-                parts[number].append(np.array(encoding.ids, np.uint32))
+            encodings = self._encoder.encode_batch_fast([unit for _, unit in batch], add_special_tokens=False)
+            for (number, unit), encoding in zip(batch, encodings, strict=True):
+                ids = np.array(encoding.ids, np.uint32)
+                if (ids == self.vocab_size).any():
+                    raise self._unencodable(unit)
+                parts[number].append(ids)
         return [np.concatenate(part) if part else np.zeros(0, np.uint32) for part in parts]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -146,8 +153,8 @@ class LibraryTokenizer(Tokenizer):
     def token_id(self, token: str) -> int | None:
         if self._vocabulary.get(token) in self._special:
             return self._vocabulary[token]
-        ids = self.encode(token)
-        return ids[0] if len(ids) == 1 and self.decode(ids) == token else None
+        ids = self._ids(token)
+        return ids[0] if len(ids) == 1 and ids[0] < self.vocab_size and self.decode(ids) == token else None
 
     def byte_lengths(self) -> np.ndarray:
         pieces = self._pieces or [self.decode([i]).encode("utf-8") for i in range(self.vocab_size)]
@@ -191,7 +198,16 @@ class LibraryTokenizer(Tokenizer):
         return self.decode(self._ids(text)) == text
 
     def _ids(self, text: str) -> list[int]:
-        return list(self._library.encode(text, add_special_tokens=False).ids)
+        return list(self._encoder.encode(text, add_special_tokens=False).ids)
+
+    def _unencodable(self, text: str) -> DataError:
+        """What to say of the first part of a text that has no symbol."""
+        encoding = self._encoder.encode(text, add_special_tokens=False)
+        start, stop = encoding.offsets[encoding.ids.index(self.vocab_size)]
+        return DataError(
+            f"text to encode: {text[start:stop]!r} in {text[max(0, start - 20) : stop + 20]!r} has no symbol in this "
+            "vocabulary, nor has what is unknown; take it out of the text, or use a vocabulary with an unknown symbol"
+        )
 
     def _unknown(self) -> int | None:
         model = self._document["model"]

@@ -25,12 +25,13 @@ from txl.config import Config, ModelConfig, RunConfig, TokenizerConfig, to_yaml
 from txl.data import DataError, Tokenizer
 from txl.interop.files import LARGEST_SETTINGS_BYTES, member, read_json
 from txl.interop.settings import Code, read_settings, write_settings
+from txl.interop.shards import shard_files
 from txl.interop.tensors import duplicate_count, from_published, parameter_count, to_published
 from txl.interop.vocabulary import find_vocabulary, line_end_id, read_vocabulary, write_vocabulary
 from txl.model import Model, build_model
 
 WEIGHTS_FILES = ("model.safetensors", "pytorch_model.bin")
-"""Where transformers keeps weights; the first is read where both are there."""
+"""Where transformers keeps weights, or their index where they are in several files; the first that is there is read."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,10 @@ def import_transfo_xl(
 ) -> Imported:
     """Read a published checkpoint.
 
-    path: a Hugging Face folder (config.json with model.safetensors or pytorch_model.bin), or a state dict of the 2019
-    code. hyper_parameters: for a state dict, the JSON of its model's arguments; None: the file of the same name that
-    ends in .json. vocabulary: vocab.txt, vocab.json or tokenizer.json; None: the one beside the weights, if any.
+    path: a Hugging Face folder (config.json with model.safetensors or pytorch_model.bin, or the index of several), or a
+    state dict of the 2019 code. hyper_parameters: for a state dict, the JSON of its model's arguments; None: the file
+    of the same name that ends in .json. vocabulary: vocab.txt, vocab.json or tokenizer.json; None: the one beside the
+    weights, if any.
 
     The two codes' differences are put right or become settings: fused queries, keys and values, one table with div_val
     1, the order of cluster rows, zeros in front of a text (`initial_memory: zeros`, Hugging Face), windows that count
@@ -74,10 +76,10 @@ def import_transfo_xl(
     document = read_json(settings, limit_bytes=LARGEST_SETTINGS_BYTES)
     with _naming(settings):
         config, vocab_size = read_settings(document, code=code)
-    source = find_vocabulary(weights.parent) if vocabulary is None else Path(vocabulary)
+    source = find_vocabulary(weights[0].parent) if vocabulary is None else Path(vocabulary)
     tokenizer = None if source is None else read_vocabulary(source, vocab_size)
     tensors = _read_tensors(weights, config, vocab_size)
-    with _naming(weights):
+    with _naming(weights[0] if len(weights) == 1 else path):
         ours = from_published(tensors, config, vocab_size, reversed_clusters=code == "2019")
     return Imported(config, vocab_size, ours, tokenizer)
 
@@ -127,23 +129,20 @@ def export_transfo_xl(model: Model, tokenizer: Tokenizer | None, folder: str | P
     return tuple(notes)
 
 
-def _folder(path: Path) -> tuple[Code, Path, Path]:
-    """Who wrote a folder, and its hyper-parameters and weights."""
+def _folder(path: Path) -> tuple[Code, Path, list[Path]]:
+    """Who wrote a folder, and the files of its hyper-parameters and weights."""
     settings = member(path, "config.json")
     if settings is None:
         raise DataError(f"{path}: has no config.json; allowed: a TransfoXL folder of transformers, or a state dict")
     for name in WEIGHTS_FILES:
-        if (weights := member(path, name)) is not None:
-            return "hugging face", settings, weights
-        if (path / f"{name}.index.json").exists():
-            raise DataError(
-                f"{path}/{name}.index.json: the weights are in several files, which is not read here; save them in "
-                "one: model.save_pretrained(folder, max_shard_size='100GB')"
-            )
+        if (whole := member(path, name)) is not None:
+            return "hugging face", settings, [whole]
+        if shards := shard_files(path, name):
+            return "hugging face", settings, shards
     raise DataError(f"{path}: has no weights; allowed: {' or '.join(WEIGHTS_FILES)}")
 
 
-def _state_dict(path: Path, hyper_parameters: str | Path | None) -> tuple[Code, Path, Path]:
+def _state_dict(path: Path, hyper_parameters: str | Path | None) -> tuple[Code, Path, list[Path]]:
     """Who wrote a state dict, and its hyper-parameters and weights."""
     if not path.is_file():
         raise DataError(f"{path}: no such file or folder")
@@ -153,23 +152,35 @@ def _state_dict(path: Path, hyper_parameters: str | Path | None) -> tuple[Code, 
             f"{settings}: missing; a state dict needs the arguments its MemTransformerLM was made with, as JSON: "
             '{"n_token": …, "n_layer": …, "cutoffs": […], …}'
         )
-    return "2019", settings, path
+    return "2019", settings, [path]
 
 
-def _read_tensors(path: Path, config: ModelConfig, vocab_size: int) -> dict[str, Any]:
-    """What a weights file holds by name, once its size is one that the hyper-parameters explain.
+def _read_tensors(weights: list[Path], config: ModelConfig, vocab_size: int) -> dict[str, Any]:
+    """What weights files hold by name, once their size together is one that the hyper-parameters explain.
 
-    Raises DataError where it is too small or too large, damaged, or holds objects besides tensors.
+    Raises DataError where they are too small or too large, damaged, hold objects besides tensors or a tensor twice.
     """
     count = parameter_count(config, vocab_size)
     least = 2 * count  # all in half precision, shared tensors once
     most = 8 * (count + duplicate_count(config, vocab_size)) + 1_000_000 + 10_000 * config.n_layer
-    size = _unpacked_bytes(path)
+    size = sum(map(_unpacked_bytes, weights))
     if not least <= size <= most:
+        several = f" and {len(weights) - 1} more" if len(weights) > 1 else ""
         raise DataError(
-            f"{path}: has {size:,} bytes; the hyper-parameters are those of {count:,} parameters, in {least:,} to "
-            f"{most:,} bytes. Do both belong to one model?"
+            f"{weights[0]}{several}: has {size:,} bytes; the hyper-parameters are those of {count:,} parameters, in "
+            f"{least:,} to {most:,} bytes. Do both belong to one model?"
         )
+    tensors: dict[str, Any] = {}
+    for path in weights:
+        found = _loaded(path)
+        if again := sorted(found.keys() & tensors.keys()):
+            raise DataError(f"{path}: {again[0]} is in another of its files too; are they all of one model?")
+        tensors |= found
+    return tensors
+
+
+def _loaded(path: Path) -> dict[str, Any]:
+    """What one weights file holds by name."""
     try:
         if path.suffix == ".safetensors":
             return load_file(path)

@@ -126,7 +126,7 @@ def _lookup(symbols: Sequence[str]) -> dict[str, Any]:
     """A model that finds each word in the list.
 
     Without an unknown symbol, as in the published character vocabularies, a word that is not in it falls apart into
-    the characters that are.
+    the characters that are; one that holds another is refused where it is met.
     """
     vocabulary = {symbol: index for index, symbol in enumerate(symbols)}
     unknown = next((symbol for symbol in UNKNOWN if symbol in vocabulary), None)

@@ -22,7 +22,7 @@ from txl.data import Corpus, DataError, SegmentBatch, Streams, prepare
 from txl.model import Memory, Model, build_model
 from txl.model.modes import evaluating
 from txl.runtime import Runtime, seed_everything
-from txl.train.begin import check_rows
+from txl.train.begin import check_rows, with_cutoffs
 from txl.train.optim import build_optimizer, learning_rate, optimizer_state, set_learning_rate
 
 Report = Callable[[str, int, int | None], None]
@@ -133,6 +133,7 @@ def validate(config: Config, *, report: Report | None = None) -> Validation:
     runtime = Runtime.create(config)
     check_rows(config, runtime)
     corpus = prepare(config, report=report)
+    config = with_cutoffs(config, corpus)
     tokenizer = corpus.tokenizer
     round_trip = check_round_trip(corpus)
     streams = Streams(

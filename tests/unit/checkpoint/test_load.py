@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,12 @@ import torch
 from torch import nn
 
 import txl
+from tests.models import BASE, make_model
 from tests.runs import tiny
-from txl.checkpoint import CheckpointError, checkpoints, load_run, load_weights, read, save, weights
+from txl.checkpoint import CheckpointError, Snapshot, checkpoints, load_run, load_weights, read, save, weights
 from txl.config import Config, ConfigError
-from txl.model import build_model
+from txl.data.symbols import ByteTokenizer
+from txl.model import Model, build_model
 from txl.train.loop import train
 
 
@@ -74,6 +76,63 @@ def test_another_length_equals_a_model_built_so(changes: dict[str, Any], trained
         memory = [out.memory for out in outs]
         assert torch.equal(outs[0].logits, outs[1].logits)
     assert not torch.equal(outs[0].logits, outs[2].logits)  # the last segment has memory of 22 tokens
+
+
+def saved(folder: Path, model: Model) -> Path:
+    """A run folder with an untrained model."""
+    config = Config(model=model.config)
+    nothing: dict[str, Any] = {"state": {"step": 0}, "optimizer": {}, "memory": {}, "rng": []}
+    text = ByteTokenizer().to_json()
+    save(folder, Snapshot(step=0, config=config, tokenizer=text, model=weights(model), **nothing))
+    return folder
+
+
+FLAT = {"mem_len": 0}
+LENGTHS: list[tuple[str, dict[str, Any], dict[str, Any], list[int] | None]] = [
+    ("relative", {}, {"mem_len": 3, "tgt_len": 4}, None),
+    ("relative", {"clamp_len": 4}, {"mem_len": 9, "clamp_len": 6}, None),
+    ("shaw", {}, {"mem_len": 3, "tgt_len": 2}, [0, 1, 2, 3, 4]),
+    ("shaw", {}, {"mem_len": 9}, [*range(12), 11, 11]),
+    ("shaw", {}, {"clamp_len": 4}, [0, 1, 2, 3]),
+    ("shaw", {"clamp_len": 4}, {"clamp_len": 6}, [0, 1, 2, 3, 3, 3]),
+    ("shaw", {"clamp_len": 4}, {"clamp_len": None, "mem_len": 1}, [0, 1, 2, 3, 3, 3]),
+    ("rotary", {}, {"mem_len": 3, "tgt_len": 4}, None),
+    ("alibi", {}, {"mem_len": 3, "clamp_len": 4}, None),
+    ("learned", FLAT, {"tgt_len": 3}, [0, 1, 2]),
+    ("sinusoidal", FLAT, {"tgt_len": 3}, None),
+    ("none", FLAT, {"tgt_len": 3}, None),
+]
+"""Position, what it was trained with, what it is loaded with, and which rows of its table that leaves."""
+
+
+@pytest.mark.parametrize(("position", "trained_with", "changes", "rows"), LENGTHS)
+def test_other_lengths_equal_a_model_built_so_under_every_position(
+    position: Any, trained_with: dict[str, Any], changes: dict[str, Any], rows: list[int] | None, tmp_path: Path
+) -> None:
+    config = replace(BASE, position=position, **trained_with)
+    model = make_model(config, dtype=torch.float32, vocab=256)
+    loaded = txl.load(saved(tmp_path / "run", model), **changes).model
+    built = make_model(replace(config, **changes), dtype=torch.float32, vocab=256, seed=5)
+    held = model.state_dict()
+    tables = {name for name in held if name.endswith(("distance_table", "position_table"))}
+    assert (rows is not None) == bool(tables)
+    built.load_state_dict({name: table[rows] if name in tables else table for name, table in held.items()})
+    assert (loaded.config, loaded.default_window) == (built.config, built.default_window)
+    ids = torch.arange(18).view(2, 9)
+    memories = [None, None]
+    for part in ids.split(3, dim=1):
+        outs = [each(part, memory) for each, memory in zip((loaded, built), memories, strict=True)]
+        memories = [out.memory for out in outs]
+        assert torch.equal(outs[0].logits, outs[1].logits)
+    nats = [txl.Session(each, batch_size=2).feed(ids)[:, 1:] for each in (loaded, built, model)]
+    assert torch.equal(nats[0], nats[1])
+    assert position in ("none", "shaw") or not torch.equal(nats[0], nats[2])
+
+
+def test_a_learned_table_that_would_have_to_grow_is_refused(tmp_path: Path) -> None:
+    model = make_model(replace(BASE, position="learned", mem_len=0), dtype=torch.float32, vocab=256)
+    with pytest.raises(CheckpointError, match=r"position_table is \(5, 10\) .* and \(8, 10\) .*loaded with tgt_len=8"):
+        txl.load(saved(tmp_path / "run", model), tgt_len=8)
 
 
 @pytest.mark.parametrize(

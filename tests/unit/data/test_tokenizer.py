@@ -5,10 +5,12 @@ Texts and files made here -> ids and texts. The reference for encoding is the to
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tokenizers
@@ -260,3 +262,36 @@ def test_a_file_that_is_missing_or_binary_is_named(tmp_path: Path) -> None:
         train_tokenizer(TokenizerConfig(kind="file", path=str(missing)), [], separator=None)
     with pytest.raises(DataError, match=r"binary.json is not UTF-8 at byte 2"):
         train_tokenizer(TokenizerConfig(kind="file", path=str(binary)), [], separator=None)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []},
+        {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "[UNK]"},
+        {
+            "type": "WordPiece",
+            "vocab": {"a": 0, "b": 1},
+            "unk_token": "[UNK]",
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 9,
+        },
+    ],
+    ids=lambda model: model["type"],
+)
+def test_what_a_given_vocabulary_has_no_symbol_for_is_refused_not_dropped(model: dict[str, Any]) -> None:
+    document = {"version": "1.0", "model": model, "pre_tokenizer": {"type": "WhitespaceSplit"}}
+    tokenizer = tokenizer_from_json(json.dumps(document))
+    assert (tokenizer.vocab_size, tokenizer.unknown_id) == (2, None)
+    assert tokenizer.encode("a b\na") == [0, 1, 0]
+    assert tokenizer.encode("") == []
+    with pytest.raises(DataError, match=r"text to encode: 'é' in 'a b é b' has no symbol .* take it out of the text"):
+        tokenizer.encode("a b é b")
+    assert tokenizer_from_json(tokenizer.to_json()).to_json() == tokenizer.to_json()
+    assert "unseen" not in tokenizer.to_json()
+
+
+def test_a_unigram_model_without_unknown_symbol_is_refused() -> None:
+    document = {"version": "1.0", "model": {"type": "Unigram", "vocab": [["a", -1.0]], "unk_id": None}}
+    with pytest.raises(DataError, match="its Unigram model has no unk_id"):
+        tokenizer_from_json(json.dumps(document))

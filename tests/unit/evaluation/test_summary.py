@@ -203,3 +203,11 @@ def test_caveats_say_what_forbids_a_comparison() -> None:
     curve = xl().learning[0]
     longer = (type(curve)("train", curve.steps, (1000, 2000, 9000), curve.seconds, curve.nll, 1.0),)
     assert "xl 9,000 tokens, vanilla 3,000 tokens" in " ".join(caveats([xl(learning=longer), vanilla()]))
+
+
+def test_of_many_runs_the_best_cache_is_compared_in_speed_with_the_best_fixed_context() -> None:
+    worse = {"run": {"dir": "runs/q/worse"}, "model": {"arch": "transformer_xl"}}
+    runs = [vanilla(1.3), vanilla(1.25), xl(), xl(config=worse)]
+    text = answer(runs)
+    assert text.count("From its cache") == 1
+    assert text.count("On the same") == 3

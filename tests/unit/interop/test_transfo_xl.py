@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from tests.models import BASE, VOCAB, assert_close, make_model, random_ids
 from tests.unit.interop.published_files import PAPER, WORDS, paper_state_dict, write_folder, write_paper_checkpoint
@@ -107,8 +108,72 @@ def test_a_folder_that_is_none_of_transformers_is_refused(tmp_path: Path) -> Non
         import_transfo_xl(tmp_path / "a", hyper_parameters="x.json")
     (tmp_path / "a" / "model.safetensors").rename(tmp_path / "a" / "tf_model.h5")
     assert "has no weights; allowed: model.safetensors or pytorch_model.bin" in refusal(tmp_path / "a")
-    (tmp_path / "a" / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../../x"}}')
-    assert "the weights are in several files" in refusal(tmp_path / "a")
+
+
+def write_shards(folder: Path, n_files: int = 3, suffix: str = ".safetensors") -> dict[str, str]:
+    """Weights of a folder divided among files, as transformers does, and the index's weight_map."""
+    stem = "model" if suffix == ".safetensors" else "pytorch_model"
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = [f"{stem}-{number + 1:05}-of-{n_files:05}{suffix}" for number in range(n_files)]
+    places = {name: names[number % n_files] for number, name in enumerate(tensors)}
+    for file in names:
+        part = {name: tensors[name] for name in tensors if places[name] == file}
+        save_file(part, folder / file) if suffix == ".safetensors" else torch.save(part, folder / file)
+    (folder / f"{stem}{suffix}.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    return places
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".bin"])
+def test_weights_may_be_divided_among_several_files(suffix: str, tmp_path: Path) -> None:
+    model = write_folder(tmp_path / "a")
+    write_shards(tmp_path / "a", suffix=suffix)
+    imported = import_transfo_xl(tmp_path / "a")
+    assert imported.tokenizer is not None
+    assert all(torch.equal(imported.weights[name], tensor) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("../secret.safetensors", "found '../secret.safetensors'; allowed: names of .safetensors files in this folder"),
+        ("{root}/secret.safetensors", "allowed: names of .safetensors files in this folder"),
+        ("sub/../model-00001-of-00003.safetensors", "allowed: names of .safetensors files in this folder"),
+        ("..", "allowed: names of .safetensors files in this folder"),
+        ("", "allowed: names of .safetensors files in this folder"),
+        ("vocab.txt", "allowed: names of .safetensors files in this folder"),
+        ("\0.safetensors", "missing, but model.safetensors.index.json lists it"),
+        ("model-00004-of-00003.safetensors", "missing, but model.safetensors.index.json lists it"),
+        ("link.safetensors", "a link to {root}/secret.safetensors, outside the folder"),
+    ],
+)
+def test_an_index_names_files_of_its_own_folder_alone(file: str, said: str, tmp_path: Path) -> None:
+    root, folder = tmp_path.resolve(), tmp_path.resolve() / "a"
+    write_folder(folder)
+    places = write_shards(folder)
+    save_file({"x": torch.zeros(3)}, root / "secret.safetensors")
+    (folder / "link.safetensors").symlink_to(root / "secret.safetensors")
+    places[next(iter(places))] = file.format(root=root)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    assert said.format(root=root) in refusal(folder)
+
+
+def test_an_index_that_is_none_and_shards_of_another_model_are_refused(tmp_path: Path) -> None:
+    write_folder(tmp_path / "a")
+    places = write_shards(tmp_path / "a")
+    index = tmp_path / "a" / "model.safetensors.index.json"
+    for content in ("[]", "{}", '{"weight_map": {}}', '{"weight_map": {"x": 3}}', '{"weight_map": ["x"]}'):
+        index.write_text(content)
+        assert "has no weight_map of tensors and their files" in refusal(tmp_path / "a")
+    first, second, _ = sorted(set(places.values()))
+    index.write_text(json.dumps({"weight_map": {name: file for name, file in places.items() if file != first}}))
+    assert "crit.out_layers.0.bias: missing" in refusal(tmp_path / "a")
+    with (tmp_path / "a" / second).open("ab") as file:
+        file.write(bytes(2_000_000))
+    assert "and 1 more: has 2," in refusal(tmp_path / "a")
+    index.write_text(json.dumps({"weight_map": places}))
+    shutil.copy(tmp_path / "a" / first, tmp_path / "a" / second)
+    assert f"{second}: crit." in refusal(tmp_path / "a")
 
 
 def test_errors_name_the_file_and_each_problem(tmp_path: Path) -> None:

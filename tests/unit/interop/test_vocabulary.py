@@ -63,7 +63,10 @@ def test_words_keep_their_ids_and_eos_is_each_line_end(name: str, content: Any, 
 def test_a_vocabulary_without_unknown_symbol_reads_what_it_has(tmp_path: Path) -> None:
     tokenizer = read_vocabulary(write(tmp_path / "vocab.json", ["_", "a", "b", "10", "1"]), 5)
     assert tokenizer.encode("a b _\n10 1") == [1, 2, 0, 3, 4]
-    assert tokenizer.encode("ab? 101") == [1, 2, 4, 4]  # characters that are symbols, the rest left out
+    assert tokenizer.encode("ab b_ 11") == [1, 2, 2, 0, 4, 4]  # words that fall apart into symbols
+    with pytest.raises(DataError, match=r"text to encode: '\?' in 'a b_\\nab\? 101' has no symbol in this vocabulary"):
+        tokenizer.encode("a b_\nab? 101")
+    assert (tokenizer.token_id("b"), tokenizer.token_id("?")) == (2, None)
     assert tokenizer.unknown_id is None
     assert line_end_id(tokenizer) is None
     assert tokenizer.decode([1, 3]) == "a 10"

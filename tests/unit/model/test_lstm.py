@@ -5,43 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from tests.models import BASE, assert_close, make_model, random_ids, weights_of
-from txl.config import ModelConfig
+from tests import reference
+from tests.models import BASE, LSTM, assert_close, make_model, random_ids, weights_of
 from txl.model import Memory
-
-CONFIG = ModelConfig(arch="lstm", n_layer=2, d_model=6, position="none", tgt_len=5, mem_len=0, init_std=0.3)
-
-
-def sigmoid(x: Any) -> Any:
-    return 1 / (1 + np.exp(-x))
 
 
 def decode(weights: dict[str, Any], ids: list[int]) -> Any:
-    """Logits T×V of one row by the equations of an LSTM cell, gates in the order input, forget, cell, output."""
-    width = 6
-    state = [(np.zeros(width), np.zeros(width)) for _ in range(2)]
-    logits = []
-    for token in ids:
-        x = weights["embedding.tables.0"][token] * np.sqrt(width)
-        for layer in range(2):
-            h, c = state[layer]
-            w = {name.rpartition(".")[2]: v for name, v in weights.items() if name.startswith(f"layers.{layer}.")}
-            gates = w["weight_ih_l0"] @ x + w["bias_ih_l0"] + w["weight_hh_l0"] @ h + w["bias_hh_l0"]
-            i, f, g, o = (gates[n * width : (n + 1) * width] for n in range(4))
-            c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
-            h = sigmoid(o) * np.tanh(c)
-            state[layer] = (h, c)
-            x = h
-        logits.append(weights["embedding.tables.0"] @ x + weights["head.biases.0"])
-    return np.stack(logits)
+    """Logits T×V of one row by the loops."""
+    return reference.decode(LSTM, weights, ids).logits
 
 
 def test_segments_with_memory_equal_the_loops_over_the_whole_text() -> None:
-    model = make_model(CONFIG)
+    model = make_model(LSTM)
     ids = random_ids(2, 11)
     memory, logits = None, []
     for part in ids.split([5, 1, 3, 2], dim=1):
@@ -56,7 +34,7 @@ def test_segments_with_memory_equal_the_loops_over_the_whole_text() -> None:
 
 @pytest.mark.parametrize("where", [0, 2, 4])
 def test_a_reset_equals_a_fresh_text_and_leaves_other_rows_alone(where: int) -> None:
-    model = make_model(CONFIG)
+    model = make_model(LSTM)
     ids = random_ids(2, 10)
     memory = model(ids[:, :5]).memory
     resets = torch.zeros(2, 5, dtype=torch.bool)
@@ -70,7 +48,7 @@ def test_a_reset_equals_a_fresh_text_and_leaves_other_rows_alone(where: int) -> 
 
 
 def test_streaming_in_any_chunks_with_ragged_rows_equals_the_loops() -> None:
-    model = make_model(CONFIG)
+    model = make_model(LSTM)
     ids = random_ids(2, 9)
     cache = model.new_cache(2)
     n_bytes = cache.nbytes
@@ -87,7 +65,7 @@ def test_streaming_in_any_chunks_with_ragged_rows_equals_the_loops() -> None:
 
 
 def test_every_parameter_gets_a_gradient_and_ignored_targets_count_nothing() -> None:
-    model = make_model(replace(CONFIG, cutoffs=(4, 9), div_val=2, dropout=0.2)).train()
+    model = make_model(replace(LSTM, cutoffs=(4, 9), div_val=2, dropout=0.2)).train()
     targets = torch.tensor([[1, 2, -100, 3, 0], [-100, -100, 2, 2, 2]])
     nll = model(random_ids(2, 5), targets=targets).nll
     assert torch.equal(nll == 0, targets == -100)
@@ -96,7 +74,7 @@ def test_every_parameter_gets_a_gradient_and_ignored_targets_count_nothing() -> 
 
 
 def test_memory_of_another_batch_size_is_refused() -> None:
-    model = make_model(CONFIG)
+    model = make_model(LSTM)
     memory = model(random_ids(2, 5)).memory
     with pytest.raises(ValueError, match="memory has 2 rows but ids has 3"):
         model(random_ids(3, 5), memory)

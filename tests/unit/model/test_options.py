@@ -3,6 +3,7 @@ initialisation."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +12,19 @@ import pytest
 import torch
 
 from tests import reference
-from tests.models import BASE, VOCAB, assert_close, make_model, random_ids, read_in_segments, weights_of
+from tests.models import (
+    ATTENTION_OPTIONS,
+    BASE,
+    OPTIONS,
+    VOCAB,
+    assert_close,
+    make_model,
+    random_ids,
+    read_in_segments,
+    weights_of,
+)
 from txl.config import ConfigError, ModelConfig
-from txl.model import build_model, fit_tables
+from txl.model import build_model, fit_tables, use_attention
 from txl.model.dropout import Dropout
 from txl.model.softmax import auto_cutoffs
 
@@ -189,3 +200,74 @@ def test_memory_of_another_depth_and_ids_outside_the_vocabulary_are_refused() ->
     for ids in ([[1, 13]], [[-1, 2]]):
         with pytest.raises(IndexError, match="allowed: 0 to 12"):
             make_model(replace(BASE, cutoffs=(4, 9)))(torch.tensor(ids))
+
+
+def test_every_combination_of_options_is_built_or_refused_by_what_cannot_be() -> None:
+    """Which can be is said here once more, by hand."""
+    valid = 0
+    for values in itertools.product(*(OPTIONS[name] for name in ATTENTION_OPTIONS)):
+        chosen = dict(zip(ATTENTION_OPTIONS, values, strict=True))
+        position = chosen["position"]
+        wrong = {
+            "model.mem_len": chosen["mem_len"] > 0 and position in ("none", "sinusoidal", "learned"),
+            "model.same_length": chosen["same_length"] and chosen["mem_len"] == 0,
+            "model.clamp_len": chosen["clamp_len"] is not None and position not in ("relative", "shaw", "alibi"),
+            "model.untie_r": not chosen["untie_r"] and position != "relative",
+        }
+        if any(wrong.values()):
+            with pytest.raises(ConfigError) as caught:
+                build_model(replace(BASE, **chosen), VOCAB)
+            assert {problem.split(":")[0] for problem in caught.value.problems} == {n for n in wrong if wrong[n]}
+        else:
+            build_model(replace(BASE, **chosen), VOCAB)
+            valid += 1
+    assert valid == 96
+
+
+def test_dropout_falls_on_positions_as_on_embeddings() -> None:
+    model = make_model(replace(BASE, dropout=0.5))
+    like = torch.zeros(1, dtype=torch.float64)
+    plain = model.stack.geometry(200, like).R
+    dropped = model.train().stack.geometry(200, like).R
+    assert plain is not None
+    assert dropped is not None
+    kept = dropped != 0
+    assert torch.equal(dropped[kept], 2 * plain[kept])
+    assert 0.4 < kept.double().mean() < 0.6
+    assert not torch.equal(model.stack.geometry(200, like).R, dropped)
+
+
+def test_dropout_on_attention_weights_is_for_training_alone() -> None:
+    model = make_model(replace(BASE, dropatt=0.5))
+    ids = random_ids(2, 5)
+    assert torch.equal(model(ids).logits, make_model(BASE)(ids).logits)
+    model.train()
+    assert not torch.equal(model(ids).logits, model(ids).logits)
+
+
+def test_rows_of_any_age_go_on_alone_together_and_in_any_order() -> None:
+    """As beams do: a row's memory is chosen twice, another one's is younger than the memory is long."""
+    model = make_model(BASE)
+    ids, resets = random_ids(3, 11), torch.zeros(3, 6, dtype=torch.bool)
+    resets[1, 4] = True
+    memory = model(ids[:, :6], resets=resets).memory
+    assert memory.length.tolist() == [6, 2, 6]
+    order = [1, 2, 1]
+    found = model(ids[order, 6:], memory.select(order))
+    assert found.memory.length.tolist() == [7, 7, 7]
+    for place, row in enumerate(order):
+        start = 4 if row == 1 else 0
+        expected = reference.decode(BASE, weights_of(model), ids[row, start:].tolist()).logits[6 - start :]
+        assert_close(found.logits[place], expected, tolerance=1e-10)
+
+
+def test_the_chosen_backend_reaches_every_layer() -> None:
+    """Told by the one backend that refuses several queries: alone in any layer, then in all."""
+    model = make_model(replace(BASE, n_layer=3))
+    for chosen in range(3):
+        use_attention(model, "reference")
+        use_attention(model.stack.layers[chosen], "decode")
+        with pytest.raises(ValueError, match="takes one query without dropout, found 5"):
+            model(random_ids(2, 5))
+    use_attention(model, "decode")
+    assert {layer.attention.backend for layer in model.stack.layers} == {"decode"}

@@ -13,10 +13,11 @@ import pytest
 import torch
 
 import txl
-from tests.runs import metrics, remains, stop_at, tensors, tiny
+from tests.runs import NO_DROPOUT, metrics, remains, stop_at, tensors, tiny
 from txl.checkpoint import checkpoints
 from txl.config import Config, TrainConfig, load_config
-from txl.data.streams import SegmentBatch
+from txl.data import prepare
+from txl.data.streams import SegmentBatch, Streams
 from txl.model.transformer_xl import TransformerXL
 from txl.runtime import Runtime
 from txl.train import loop
@@ -43,6 +44,45 @@ def test_half_the_loss_leaves_the_later_half_of_every_segment(length: int, left:
     expected[:, left] = whole.targets[:, left]
     assert torch.equal(part.targets, expected)
     assert (whole.targets >= 0).all()  # what the loader gave is as it was
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        ("model.arch=transformer", "model.mem_len=0", "model.position=learned"),
+        (
+            *("model.arch=lstm", "model.mem_len=0", "model.position=none", "model.cutoffs=[100,120]"),
+            *("model.n_head=4", "model.d_head=32", "model.d_inner=512"),  # the defaults, for nothing reads them
+        ),
+    ],
+    ids=["transformer_xl", "transformer", "lstm"],
+)
+def test_half_the_loss_is_that_of_the_later_half_with_memory_of_the_whole_segment(
+    overrides: tuple[str, ...], tmp_path: Path
+) -> None:
+    config = tiny(tmp_path, *NO_DROPOUT, "train.loss=half", "optim.lr=1e-30", "train.max_steps=4", *overrides)
+    train(config)
+    model, ids = txl.load(config.run.dir).model, prepare(config).train
+    streams = Streams(ids.ids, ids.document_starts, batch_size=4, tgt_len=7)
+    memory, expected = None, []
+    for _, segment in zip(range(4), streams, strict=False):
+        out = model(segment.inputs, memory, targets=segment.targets)
+        memory = out.memory
+        expected.append(out.nll[:, 3:].mean().item())
+    assert [line["nll"] for line in metrics(config.run.dir)] == pytest.approx(expected, abs=1e-5)
+
+
+def test_automatic_cutoffs_are_chosen_once_and_kept(tmp_path: Path) -> None:
+    config = tiny(tmp_path, "model.cutoffs=auto", "train.max_steps=4")
+    train(config)
+    chosen = txl.load(config.run.dir).config.model.cutoffs
+    assert chosen
+    assert load_config(Path(config.run.dir) / "config.yaml").model.cutoffs == chosen
+    assert is_finished(config)
+    more = replace(config, train=replace(config.train, max_steps=5))
+    assert train(more).step == 5
+    assert txl.load(config.run.dir).config.model.cutoffs == chosen
 
 
 def test_due_every_so_many_steps_and_never_for_0() -> None:

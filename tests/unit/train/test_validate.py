@@ -127,3 +127,11 @@ def test_a_target_must_be_the_next_input() -> None:
 def test_shared_parameters_are_counted_once() -> None:
     model = build_model(apply_overrides(Config(), TINY).model, 50)
     assert sum(parameters_by_part(model).values()) == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_cutoffs_of_auto_are_chosen_by_the_text(config: Config) -> None:
+    found = validate(apply_overrides(config, ["model.cutoffs=auto", "tokenizer.kind=word"]))
+    counts = np.bincount(found.corpus.train.ids)
+    cuts = [next(n for n in range(len(counts) + 1) if counts[:n].sum() >= s * counts.sum()) for s in (0.8, 0.92, 0.98)]
+    assert found.config.model.cutoffs == tuple(sorted({cut for cut in cuts if cut < len(counts)})) != ()
+    assert found.parameters["softmax"] == len(counts) + len(found.config.model.cutoffs) * (16 + 1)
