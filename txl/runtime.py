@@ -133,9 +133,14 @@ class Runtime:
         return float(self.accelerator.clip_grad_norm_(model.parameters(), max_norm or math.inf))
 
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Update the weights; False where fp16's scaler met an overflow and skipped the update."""
+        """Update the weights; False where fp16's scaler met an overflow and skipped the update.
+
+        The scale that falls says so: Accelerate's own flag does not see what a fused optimizer skips by itself.
+        """
+        scaler = self.accelerator.scaler
+        before = 0.0 if scaler is None else scaler.get_scale()
         optimizer.step()
-        return not self.accelerator.optimizer_step_was_skipped
+        return scaler is None or scaler.get_scale() >= before
 
     def discard(self, optimizer: torch.optim.Optimizer) -> None:
         """Forget gradients that were unscaled but must not be used."""

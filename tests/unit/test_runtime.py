@@ -17,6 +17,7 @@ from torch import nn
 from txl import runtime as module
 from txl.config import Config, ConfigError, RuntimeConfig
 from txl.runtime import Runtime, environment, multiplies_bf16, peak_bytes, precision_for, seed_everything
+from txl.train.optim import build_optimizer, optimizer_state
 
 CPU = Config(runtime=RuntimeConfig(device="cpu"))
 
@@ -136,6 +137,28 @@ def test_under_a_scaler_overflow_skips_the_step_discarding_works_and_its_state_s
     assert runtime.scaler_state() == state
     gradient(2.0)
     assert runtime.step(optimizer)
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_a_fused_optimizer_that_skips_an_overflow_says_so_and_stays_as_it_was(name: str) -> None:
+    config = replace(CPU, optim=replace(CPU.optim, name=name))
+    runtime = Runtime.create(config)
+    runtime.accelerator.state._mixed_precision = "fp16"
+    runtime.accelerator.native_amp = True
+    runtime.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    bare = nn.Module()
+    bare.layers = nn.ModuleList([nn.Linear(3, 2)])
+    model, optimizer = runtime.prepare(bare, build_optimizer(bare, config.optim))
+    kept = []
+    for value in (2.0, math.inf, 3.0):
+        runtime.backward(sum((parameter * value).sum() for parameter in model.parameters()))
+        assert runtime.clip(model, 0.0) == pytest.approx(value * math.sqrt(8))
+        assert runtime.step(optimizer) is math.isfinite(value)
+        optimizer.zero_grad()
+        kept.append({name: tensor.clone() for name, tensor in optimizer_state(bare, optimizer).items()})
+        kept[-1] |= {name: tensor.clone() for name, tensor in bare.state_dict().items()}
+    assert all(torch.equal(kept[0][key], kept[1][key]) for key in kept[0])
+    assert not any(torch.equal(kept[1][key], kept[2][key]) for key in kept[0])
 
 
 def test_alone_every_exchange_gives_back_what_it_got() -> None:
