@@ -3,7 +3,7 @@
 Knows nothing of optimizers, streams or loops.
 """
 
-from txl.checkpoint.load import Bundle, load_run, load_weights, weights
+from txl.checkpoint.load import AVERAGE, Bundle, load_run, load_weights, weights
 from txl.checkpoint.snapshot import (
     CheckpointError,
     Snapshot,
@@ -17,6 +17,7 @@ from txl.checkpoint.snapshot import (
 )
 
 __all__ = [
+    "AVERAGE",
     "Bundle",
     "CheckpointError",
     "Snapshot",

@@ -200,6 +200,13 @@ def _optim_combinations(optim: OptimConfig, train: TrainConfig) -> Iterator[str]
         yield _wrong("optim.min_lr", f"{optim.min_lr:g}", f"at most optim.lr, {optim.lr:g}")
     if optim.schedule == "constant":
         yield from _idle("optim", optim, "min_lr", "with optim.schedule constant")
+    if optim.schedule != "wsd":
+        yield from _idle("optim", optim, "decay_steps", f"with optim.schedule {optim.schedule} (only with wsd)")
+    elif optim.decay_steps > train.max_steps - optim.warmup_steps > 0:
+        allowed = f"at most {train.max_steps - optim.warmup_steps}, the steps of train.max_steps after warm-up"
+        yield _wrong("optim.decay_steps", optim.decay_steps, allowed)
+    if optim.name != "muon":
+        yield from _idle("optim", optim, "muon_lr muon_momentum", f"with optim.name {optim.name} (only with muon)")
 
 
 def _eval_combinations(evaluation: EvalConfig, model: ModelConfig) -> Iterator[str]:

@@ -104,8 +104,12 @@ DOMAINS: Mapping[str, Domain] = {
     "optim.beta1": _SHARE,
     "optim.beta2": _SHARE,
     "optim.eps": _ABOVE_0,
+    "optim.muon_lr": _ABOVE_0,
+    "optim.muon_momentum": _SHARE,
     "optim.warmup_steps": _COUNT,
+    "optim.decay_steps": _POSITIVE,
     "optim.clip": _FROM_0,
+    "optim.ema_decay": _SHARE,
     "eval.window": _COUNT,
     "eval.batch_size": _POSITIVE,
     "eval.contexts": Domain(

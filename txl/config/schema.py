@@ -189,8 +189,8 @@ class TrainConfig:
 class OptimConfig:
     """How weights are updated."""
 
-    name: Literal["adamw"] = "adamw"
-    """Optimizer."""
+    name: Literal["adamw", "muon"] = "adamw"
+    """adamw; muon: Muon for the matrices of the layers, AdamW for embedding, softmax, biases and norms."""
     lr: float = 1e-3
     """Peak learning rate."""
     min_lr: float = 0.0
@@ -203,12 +203,20 @@ class OptimConfig:
     """Decay of the second moment."""
     eps: float = 1e-8
     """Added to the root of the second moment."""
-    schedule: Literal["cosine", "constant", "inverse_sqrt"] = "cosine"
-    """Course of the rate after warm-up."""
+    muon_lr: float = 0.02
+    """Peak learning rate of Muon's matrices, which follows the same schedule; only for name muon."""
+    muon_momentum: float = 0.95
+    """Decay of Muon's momentum; only for name muon."""
+    schedule: Literal["cosine", "linear", "wsd", "inverse_sqrt", "constant"] = "cosine"
+    """Course of the rate after warm-up; wsd (warm-up, stable, decay) stays at the peak until the last decay_steps."""
     warmup_steps: int = 100
     """Steps of linear warm-up from 0."""
+    decay_steps: int = 100
+    """Steps of the fall from lr to min_lr at the end; only for schedule wsd."""
     clip: float = 0.25
     """Largest global gradient norm; 0 for no clipping."""
+    ema_decay: float = 0.0
+    """Decay of a running average of the weights, e.g. 0.999, which then is what is validated and loaded; 0 for none."""
 
 
 @dataclass(frozen=True)

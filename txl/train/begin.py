@@ -120,7 +120,8 @@ def check_disk(run: Run) -> None:
     """Raise CheckpointError where the checkpoints kept, the best one and the next one do not fit on the disk."""
     config = run.config
     memory = config.data.batch_size * config.model.mem_len * config.model.d_model * config.model.n_layer * 4
-    size = 3 * sum(tensor.nbytes for tensor in weights(run.bare).values()) + memory  # weights and two moments
+    copies = 3 + (config.optim.ema_decay > 0)  # weights, two moments, an average
+    size = copies * sum(tensor.nbytes for tensor in weights(run.bare).values()) + memory
     missing = config.train.keep_last + 2 - len(checkpoints(run.dir))
     check_space(run.dir, size * max(1, missing))
 

@@ -29,7 +29,8 @@ from txl.runtime import Runtime, peak_bytes
 from txl.train.begin import begin, changed_settings
 from txl.train.folder import locked, read_result, write_result
 from txl.train.journal import Journal, describe_valid
-from txl.train.optim import learning_rate, set_learning_rate
+from txl.train.optim import average_weights, averaged, set_learning_rate
+from txl.train.schedules import average_decay, learning_rate
 from txl.train.signals import Preempted, Signals
 from txl.train.state import Run, TrainState, save_state, undisturbed
 
@@ -37,6 +38,8 @@ __all__ = ["NonFiniteError", "Preempted", "TrainResult", "is_finished", "train"]
 
 PROMPT_TOKENS = 64
 """Tokens from the start of the validation split that a text sample goes on from."""
+OVERFLOWS_ALLOWED = 30
+"""Overflows in a row at which a run in fp16 ends: a scale of 65536, halved as often, is no cause any more."""
 
 
 class NonFiniteError(RuntimeError):
@@ -99,13 +102,19 @@ def train(config: Config) -> TrainResult:
 
             # The step, unless a number in any process is not finite: then weights, moments and memory stay as they are.
             finite = math.isfinite(nll) and (math.isfinite(norm) or runtime.scales_gradients)
-            if runtime.any(not finite):
+            broken = runtime.any(not finite)
+            if broken:
                 runtime.discard(optimizer)
                 state = replace(state, skipped=state.skipped + 1, skipped_in_a_row=state.skipped_in_a_row + 1)
             else:
                 updated = runtime.step(optimizer)
                 optimizer.zero_grad(set_to_none=True)
-                state = replace(state, memory=tuple(memory), skipped=state.skipped + (not updated), skipped_in_a_row=0)
+                if updated and config.optim.ema_decay:
+                    average_weights(run.bare.parameters(), optimizer, average_decay(step, config.optim))
+                in_a_row = 0 if updated else state.skipped_in_a_row + 1
+                state = replace(
+                    state, memory=tuple(memory), skipped=state.skipped + (not updated), skipped_in_a_row=in_a_row
+                )
             elapsed = time.monotonic() - started
             state = replace(
                 state, step=step, tokens=state.tokens + n_tokens, position=streams.position(), elapsed_seconds=elapsed
@@ -124,7 +133,7 @@ def train(config: Config) -> TrainResult:
                 "peak_bytes": peak_bytes(runtime.device),
                 "elapsed_seconds": elapsed,
             }
-            if state.skipped_in_a_row >= skips_allowed(config.train):
+            if state.skipped_in_a_row >= (skips_allowed(config.train) if broken else OVERFLOWS_ALLOWED):
                 journal.step(record)
                 raise NonFiniteError(_not_finite(run, state, nll, norm))
 
@@ -212,7 +221,7 @@ def validate(run: Run, *, tokens: int | None, progress: Callable[[int, int], Non
             resets = np.zeros(scored + 1, dtype=bool)
             resets[starts[starts <= scored]] = True
         batch_size = run.config.eval.batch_size
-        with undisturbed(), runtime.autocast():
+        with undisturbed(), averaged(run.bare.parameters(), run.optimizer), runtime.autocast():
             nats = one_pass(run.bare, ids, None, batch_size, resets, span=(first, stop), progress=progress).nats
     nats = float(runtime.sum(torch.tensor(nats, dtype=torch.float64)))
     text_bytes = split.scored_bytes(1, scored + 1) or math.nan  # nothing but separators
@@ -227,7 +236,7 @@ def validate(run: Run, *, tokens: int | None, progress: Callable[[int, int], Non
 def sample(run: Run, step: int) -> tuple[str, str]:
     """What the model writes after the beginning of the validation split, and that beginning; seeded by the step."""
     prompt = [int(token) for token in run.corpus.valid.ids[:PROMPT_TOKENS]]
-    with undisturbed():
+    with undisturbed(), averaged(run.bare.parameters(), run.optimizer):
         session = Session(run.bare)
         session.feed(torch.tensor([prompt]))
         drawn = session.generate(run.config.train.sample_tokens, seed=run.config.run.seed + step)

@@ -23,7 +23,8 @@ from txl.model import Memory, Model, build_model
 from txl.model.modes import evaluating
 from txl.runtime import Runtime, seed_everything
 from txl.train.begin import check_rows
-from txl.train.optim import build_optimizer, learning_rate, optimizer_state, set_learning_rate
+from txl.train.optim import average_weights, build_optimizer, optimizer_state, set_learning_rate
+from txl.train.schedules import learning_rate
 
 Report = Callable[[str, int, int | None], None]
 """report(what, done, total)."""
@@ -247,6 +248,8 @@ def mock_step(
             raise FloatingPointError(f"mock step {number + 1}: found {found}; lower optim.lr or model.init_std")
         gradient_bytes = sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
         runtime.step(optimizer)
+        if config.optim.ema_decay:
+            average_weights(model.parameters(), optimizer, config.optim.ema_decay)
         if number == filling:
             seconds = time.monotonic() - started
     return MockStep(

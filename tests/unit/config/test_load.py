@@ -172,7 +172,7 @@ eval:
         "run.yaml:9: model.d_modell: unknown key; did you mean model.d_model?",
         "run.yaml:11: model.same_length: found yes; allowed: true or false",
         "run.yaml:12: model.lr: unknown key; did you mean optim.lr?",
-        "run.yaml:14: optim.schedule: found no; allowed: one of cosine, constant, inverse_sqrt",
+        "run.yaml:14: optim.schedule: found no; allowed: one of cosine, linear, wsd, inverse_sqrt, constant",
         "run.yaml:15: train: found 5; allowed: the fields of the section, as indented lines of `field: value`",
         "run.yaml:16: mem_len: unknown section; did you mean model.mem_len?",
         "override nlayer=3: nlayer: unknown section; did you mean model.n_layer?",

@@ -112,6 +112,27 @@ def test_validation_is_evaluation_of_the_split_s_beginning_and_the_end_scores_al
     assert (recorded["step"], recorded["valid_tokens"], recorded["best_step"]) == (5, 149, 5)
 
 
+def test_averaged_weights_are_those_of_the_steps_and_what_is_validated_sampled_and_loaded(tmp_path: Path) -> None:
+    config = tiny(tmp_path, "train.max_steps=4", "train.save_every=1", "train.keep_last=9", "optim.ema_decay=0.5")
+    result = train(config)
+    weights = [tensors(config.run.dir, step, "model") for step in range(1, 5)]
+    average = weights[0]
+    for decay, now in zip((3 / 12, 4 / 13, 5 / 14), weights[1:], strict=True):
+        average = {name: decay * average[name] + (1 - decay) * now[name] for name in now}
+    bundle = txl.load(config.run.dir)
+    for name, tensor in bundle.model.state_dict().items():
+        torch.testing.assert_close(tensor, average[name], atol=1e-6, rtol=1e-5)
+        assert not torch.equal(tensor, weights[3][name])
+    ids = torch.tensor(list(Path(str(config.data.valid)).read_bytes()))
+    assert result.valid_nll == pytest.approx(txl.evaluate(bundle.model, ids).nats / 149, abs=1e-6)
+    part = txl.evaluate(bundle.model, ids[:61]).nats / 60
+    assert metrics(config.run.dir)[-1]["valid_nll"] == pytest.approx(part, abs=1e-6)
+    session = txl.Session(bundle.model)
+    session.feed(ids[None, :64])
+    written = bundle.tokenizer.decode([int(step[0]) for step in session.generate(6, seed=5 + 4)])
+    assert (Path(config.run.dir) / "samples.txt").read_text().endswith(f"{written}\n\n")
+
+
 def test_with_resets_in_training_validation_resets_at_documents_too(tmp_path: Path) -> None:
     few = ("train.max_steps=4", "train.eval_every=100", "model.dropout=0", "model.dropatt=0")
     config = tiny(tmp_path, *few, "data.reset_memory=true")
@@ -194,6 +215,34 @@ def test_skipped_steps_leave_weights_moments_and_memory_and_a_gap_in_the_log(
         assert not all(torch.equal(before[key], later[key]) for key in before)
     positions = [remains(config.run.dir, step)["position"]["token"] for step in (7, 8, 9)]
     assert positions == [49, 56, 63]  # the text goes on
+
+
+def test_a_skipped_step_leaves_muons_momentum_and_the_averages_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = ("train.non_finite=skip", "train.save_every=1", "train.keep_last=9", "train.max_steps=5")
+    config = tiny(tmp_path, *kept, "optim.name=muon", "optim.ema_decay=0.9")
+    poison(monkeypatch, {4}, loss=False)
+    train(config)
+    before, after, later = (tensors(config.run.dir, step, "optimizer") for step in (3, 4, 5))
+    assert {name.partition(".")[0] for name in before} == {
+        "exp_avg",
+        "exp_avg_sq",
+        "step",
+        "momentum_buffer",
+        "average",
+    }
+    assert all(torch.equal(before[key], after[key]) for key in before)
+    assert not any(torch.equal(before[key], later[key]) for key in before)
+
+
+def test_overflows_that_fp16s_scaler_cannot_cure_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny(tmp_path, "train.max_steps=40", "optim.warmup_steps=3", "train.sample_every=0")
+    monkeypatch.setattr(Runtime, "scales_gradients", True)
+    monkeypatch.setattr(Runtime, "step", lambda self, optimizer: False)
+    with pytest.raises(NonFiniteError, match=r"step 30: .*\(30 such in a row\).*runtime.precision=fp32"):
+        train(config)
+    assert [line["skipped"] for line in metrics(config.run.dir)] == list(range(1, 31))
 
 
 def test_too_many_skipped_steps_in_a_row_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
