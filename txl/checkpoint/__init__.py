@@ -3,11 +3,21 @@
 Knows nothing of optimizers, streams or loops.
 """
 
-from txl.checkpoint.load import AVERAGE, Bundle, load_run, load_weights, weights
+from txl.checkpoint.load import (
+    AVERAGE,
+    OVERRIDABLE,
+    Bundle,
+    chosen_checkpoint,
+    evaluated_weights,
+    load_run,
+    load_weights,
+    weights,
+)
 from txl.checkpoint.snapshot import (
     CheckpointError,
     Snapshot,
     check_space,
+    checkpoint_path,
     checkpoints,
     newest_valid,
     problem,
@@ -18,11 +28,15 @@ from txl.checkpoint.snapshot import (
 
 __all__ = [
     "AVERAGE",
+    "OVERRIDABLE",
     "Bundle",
     "CheckpointError",
     "Snapshot",
     "check_space",
+    "checkpoint_path",
     "checkpoints",
+    "chosen_checkpoint",
+    "evaluated_weights",
     "load_run",
     "load_weights",
     "newest_valid",

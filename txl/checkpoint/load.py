@@ -49,7 +49,7 @@ def load_run(path: str | Path, checkpoint: str = "newest", **model_overrides: An
     CheckpointError where there is no usable checkpoint or an override would change the weights or what they mean, and
     ConfigError where an override is no field of ModelConfig or no possible value.
     """
-    folder = _chosen(Path(path), checkpoint)
+    folder = chosen_checkpoint(Path(path), checkpoint)
     snapshot = read(folder)
     model_config = _overridden(snapshot.config.model, model_overrides)
     tokenizer = tokenizer_from_json(snapshot.tokenizer)
@@ -103,8 +103,11 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
             tensor.copy_(tensors[name])
 
 
-def _chosen(path: Path, checkpoint: str) -> Path:
-    """The checkpoint folder that `load_run` is to read."""
+def chosen_checkpoint(path: Path, checkpoint: str) -> Path:
+    """The checkpoint folder that a run folder, or one of its checkpoints, stands for.
+
+    checkpoint: newest, or best by validation. Raises CheckpointError where there is none.
+    """
     if checkpoint not in ("newest", "best"):
         raise CheckpointError(f"checkpoint: found {checkpoint!r}; allowed: newest or best")
     if is_checkpoint(path):

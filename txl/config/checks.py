@@ -54,7 +54,10 @@ def model_problems(model: ModelConfig, *, vocab_size: int | None = None) -> list
 def _combinations(config: Config) -> Iterator[str]:
     """Problems of values that are fine alone."""
     yield from _tokenizer_combinations(config.tokenizer)
-    yield from _data_combinations(config.data, config.tokenizer)
+    if config.data.separator is not None and config.tokenizer.kind == "byte" and config.train.init_from is None:
+        found = f"{config.data.separator!r} with tokenizer.kind byte"
+        yield _wrong("data.separator", found, "null, for all 256 ids are bytes of text")
+    yield from _data_combinations(config.data)
     yield from _model_combinations(config.model)
     yield from _training_combinations(config.train, config.data, config.model)
     yield from _optim_combinations(config.optim, config.train)
@@ -96,7 +99,7 @@ def _tokenizer_combinations(tokenizer: TokenizerConfig) -> Iterator[str]:
             yield from _idle("tokenizer", tokenizer, field, reason)
 
 
-def _data_combinations(data: DataConfig, tokenizer: TokenizerConfig) -> Iterator[str]:
+def _data_combinations(data: DataConfig) -> Iterator[str]:
     for name in ("valid", "test"):
         source = getattr(data, name)
         if source is not None:
@@ -117,9 +120,6 @@ def _data_combinations(data: DataConfig, tokenizer: TokenizerConfig) -> Iterator
         yield from _idle("data", data, "split_seed", "with data.split_by position, where nothing is drawn")
     if not any(source is not None and source.startswith("hf:") for source in (data.train, data.valid, data.test)):
         yield from _idle("data", data, "streaming", "without a Hugging Face source (hf:NAME)")
-    if data.separator is not None and tokenizer.kind == "byte":
-        found = f"{data.separator!r} with tokenizer.kind byte"
-        yield _wrong("data.separator", found, "null, for all 256 ids are bytes of text")
 
 
 def _model_combinations(model: ModelConfig) -> Iterator[str]:

@@ -89,6 +89,7 @@ DOMAINS: Mapping[str, Domain] = {
     "model.init_std": _ABOVE_0,
     "model.proj_init_std": _ABOVE_0,
     "train.max_steps": _POSITIVE,
+    "train.init_from": _TEXT,
     "train.accumulate": _POSITIVE,
     "train.log_every": _POSITIVE,
     "train.eval_every": _POSITIVE,

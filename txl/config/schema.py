@@ -161,6 +161,9 @@ class TrainConfig:
 
     max_steps: int = 1000
     """Optimizer steps of the whole run."""
+    init_from: str | None = None
+    """A run folder or one of its checkpoints (`txl import` makes one of a published model) whose weights and tokenizer
+    this run starts from; null: from scratch."""
     accumulate: int = 1
     """Micro-batches an optimizer step; they split rows, never time."""
     loss: Literal["full", "half"] = "full"

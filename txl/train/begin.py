@@ -13,7 +13,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from txl.checkpoint import CheckpointError, Snapshot, check_space, checkpoints, newest_valid, read, weights
+from txl.checkpoint import (
+    CheckpointError,
+    Snapshot,
+    check_space,
+    checkpoint_path,
+    checkpoints,
+    newest_valid,
+    read,
+    weights,
+)
 from txl.config import Config, ConfigError
 from txl.data import DataError
 from txl.data.corpus import Corpus, prepare
@@ -24,16 +33,25 @@ from txl.runtime import Runtime, seed_everything
 from txl.train.folder import write_records
 from txl.train.journal import Journal
 from txl.train.optim import build_optimizer
+from txl.train.start import find_start, take_weights, taking_over, tokenizer_of
 from txl.train.state import Run, TrainState, restore
 
 COUNTED_TOKENS = 1 << 22
 """Tokens counted at a time for automatic cutoffs."""
 FREE_SECTIONS = ("run", "eval", "runtime")
 FREE_SETTINGS = (
-    *("train.max_steps", "train.log_every", "train.eval_every", "train.save_every", "train.keep_last"),
+    *(
+        "tokenizer.path",
+        "train.max_steps",
+        "train.log_every",
+        "train.eval_every",
+        "train.save_every",
+        "train.keep_last",
+    ),
     *("train.sample_every", "train.sample_tokens", "train.non_finite", "train.max_skipped", "data.cache_dir"),
 )
-"""What may differ between a run's start and its resumption; anything else would make it another run."""
+"""What may differ between a run's start and its resumption; anything else would make it another run (a tokenizer that
+moved is judged by its hash)."""
 
 
 def begin(config: Config, runtime: Runtime, journal: Journal) -> tuple[Run, TrainState]:
@@ -44,8 +62,8 @@ def begin(config: Config, runtime: Runtime, journal: Journal) -> tuple[Run, Trai
     check_rows(config, runtime)
     notes: list[str] = []  # said after the line that tells what runs
     snapshot = find_snapshot(config, warn=notes.append)
-    if snapshot is not None:  # the order of documents and the samples go on as they began
-        config = replace(config, run=replace(config.run, seed=snapshot.config.run.seed))
+    start = find_start(config) if snapshot is None else None
+    config = taking_over(config, start) if snapshot is None else as_begun(config, snapshot)
     corpus = prepare(config, report=journal.working)
     notes += corpus.manifest["notes"]
     if corpus.valid.tokens < 2:
@@ -53,6 +71,9 @@ def begin(config: Config, runtime: Runtime, journal: Journal) -> tuple[Run, Trai
     config = with_cutoffs(config, corpus)
     seed_everything(config.run.seed)
     bare = build_model(config.model, corpus.tokenizer.vocab_size)
+    if start is not None:
+        take_weights(bare, start, config, corpus.tokenizer)
+        notes.append(str(start))
     use_attention(bare, config.runtime.attention)
     model, optimizer = runtime.prepare(bare, build_optimizer(bare, config.optim))
     streams = Streams(
@@ -81,6 +102,17 @@ def begin(config: Config, runtime: Runtime, journal: Journal) -> tuple[Run, Trai
         write_records(Path(config.run.dir), config)
     journal.begin(state.step, {} if snapshot is None else snapshot.state["journal"])
     return run, state
+
+
+def as_begun(config: Config, snapshot: Snapshot) -> Config:
+    """The config of a run that goes on: its seed, and what it chose or took over when it began, stay what they were."""
+    begun = snapshot.config
+    config = replace(config, run=replace(config.run, seed=begun.run.seed))
+    if begun.train.init_from is not None and begun.tokenizer.kind == "file":
+        config = replace(config, tokenizer=tokenizer_of(checkpoint_path(config.run.dir, snapshot.step)))
+    if config.model.cutoffs is None:
+        config = replace(config, model=replace(config.model, cutoffs=begun.model.cutoffs))
+    return config
 
 
 def with_cutoffs(config: Config, corpus: Corpus) -> Config:
@@ -163,6 +195,8 @@ def changed_settings(saved: Config, config: Config) -> list[str]:
         for field in fields(before):
             key, old, new = f"{section.name}.{field.name}", getattr(before, field.name), getattr(now, field.name)
             if key == "model.cutoffs" and new is None:  # auto: the run has chosen
+                continue
+            if section.name == "tokenizer" and saved.train.init_from is not None:  # taken over, and judged by its hash
                 continue
             if old != new and section.name not in FREE_SECTIONS and key not in FREE_SETTINGS:
                 lines.append(f"{key}: found {new!r}, the run was begun with {old!r}")

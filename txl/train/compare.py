@@ -42,7 +42,7 @@ def measured_run(config: Config, *, report: Report | None = None) -> Measurement
     found = _kept(kept)
     if found is not None and found.step == bundle.step and found.config == json.loads(json.dumps(asdict(config))):
         return found
-    corpus = prepare(config, report=report)
+    corpus = corpus_for(bundle, own_text=True, report=report)
     measured = measure(
         bundle,
         corpus,
@@ -87,8 +87,11 @@ def placed(bundle: Bundle, config: Config) -> Bundle:
 
 
 def corpus_for(bundle: Bundle, *, own_text: bool, report: Report | None = None) -> Corpus:
-    """The text of the bundle's config in the ids of the bundle's own tokenizer, also where it was not trained on it."""
-    if own_text:
+    """The text of the bundle's config in the ids of the bundle's own tokenizer, also where it was not trained on it.
+
+    What the config says of a tokenizer makes the same one of the run's own text, unless it was taken over.
+    """
+    if own_text and bundle.config.train.init_from is None:
         return prepare(bundle.config, report=report)
     tokenizer = TokenizerConfig(kind="file", path=str(bundle.path / "tokenizer.json"))
     return prepare(replace(bundle.config, tokenizer=tokenizer), report=report)

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from txl.checkpoint import CheckpointError, Snapshot, load_weights, prune, save, weights
+from txl.checkpoint import CheckpointError, Snapshot, checkpoint_path, load_weights, prune, save, weights
 from txl.config import Config
 from txl.data.corpus import Corpus
 from txl.data.streams import Streams
@@ -103,7 +103,7 @@ def save_state(run: Run, state: TrainState) -> Path:
             failure = error
     if run.runtime.any(failure is not None):
         raise failure or CheckpointError(f"{run.dir}: the main process could not save; see its message")
-    return run.dir / "checkpoints" / f"step-{state.step:06d}"
+    return checkpoint_path(run.dir, state.step)
 
 
 def restore(run: Run, snapshot: Snapshot, *, warn: Callable[[str], None]) -> TrainState:

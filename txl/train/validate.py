@@ -22,9 +22,10 @@ from txl.data import Corpus, DataError, SegmentBatch, Streams, prepare
 from txl.model import Memory, Model, build_model
 from txl.model.modes import evaluating
 from txl.runtime import Runtime, seed_everything
-from txl.train.begin import check_rows
+from txl.train.begin import check_rows, with_cutoffs
 from txl.train.optim import average_weights, build_optimizer, optimizer_state, set_learning_rate
 from txl.train.schedules import learning_rate
+from txl.train.start import find_start, take_weights, taking_over
 
 Report = Callable[[str, int, int | None], None]
 """report(what, done, total)."""
@@ -133,6 +134,8 @@ def validate(config: Config, *, report: Report | None = None) -> Validation:
     """
     runtime = Runtime.create(config)
     check_rows(config, runtime)
+    start = find_start(config)
+    config = taking_over(config, start)
     corpus = prepare(config, report=report)
     tokenizer = corpus.tokenizer
     round_trip = check_round_trip(corpus)
@@ -148,7 +151,10 @@ def validate(config: Config, *, report: Report | None = None) -> Validation:
     first = next(streams)
     check_targets(first, next(streams))
     seed_everything(config.run.seed)
+    config = with_cutoffs(config, corpus)
     model = build_model(config.model, tokenizer.vocab_size)
+    if start is not None:
+        take_weights(model, start, config, tokenizer)
     return Validation(
         config=config,
         corpus=corpus,

@@ -72,6 +72,7 @@ FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
     "model.initial_memory": (["empty", "zeros"], ["zero", None]),
     "model.window_includes_self": ([True, False], TRUTH),
     "train.max_steps": ([101, 10**6], [0, -1, None, *WHOLE]),
+    "train.init_from": ([None, "runs/base", "runs/base/checkpoints/step-000200"], ["", " ", 3]),
     "train.accumulate": ([1, 8], [0, -1, None, *WHOLE]),
     "train.loss": (["full", "half"], ["both", None]),
     "train.log_every": ([1], [0, -1, None, *WHOLE]),
