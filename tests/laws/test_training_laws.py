@@ -36,6 +36,11 @@ PARTS = {
         300,
         ("optim.schedule=wsd", "optim.decay_steps=4", "optim.ema_decay=0.9", "train.accumulate=2"),
     ),
+    "in the middle of a stage of longer segments and at its beginning": (
+        (4, 7),
+        300,
+        ("train.tgt_len_schedule=[[0,2],[4,5],[9,7]]", "data.reset_memory=true"),
+    ),
     "with Muon, the inverse root and bf16": (
         (3, 5),
         300,

@@ -185,11 +185,25 @@ def _training_combinations(train: TrainConfig, data: DataConfig, model: ModelCon
     if data.batch_size % train.accumulate:
         found = f"{data.batch_size}, not divisible by train.accumulate {train.accumulate}"
         yield _wrong("data.batch_size", found, f"a multiple of {train.accumulate}")
-    if train.loss == "half" and model.tgt_len < 2:
-        found = f"half with model.tgt_len {model.tgt_len}"
-        yield _wrong("train.loss", found, "full, or a segment of at least 2 tokens")
+    if train.loss == "half" and min([model.tgt_len, *(length for _, length in train.tgt_len_schedule)]) < 2:
+        found = f"half with model.tgt_len {model.tgt_len}" if model.tgt_len < 2 else "half with segments of 1 token"
+        yield _wrong("train.loss", found, "full, or segments of at least 2 tokens")
+    yield from _stages(train, model)
     if train.non_finite != "skip":
         yield from _idle("train", train, "max_skipped", "with train.non_finite raise")
+
+
+def _stages(train: TrainConfig, model: ModelConfig) -> Iterator[str]:
+    """Problems of segments that change their length on the way."""
+    stages, key = train.tgt_len_schedule, "train.tgt_len_schedule"
+    if stages and stages[-1][1] != model.tgt_len:
+        found = f"{show(stages)} with model.tgt_len {model.tgt_len}"
+        yield _wrong(key, found, f"a last stage of {model.tgt_len} tokens, or another model.tgt_len")
+    if stages and stages[-1][0] >= train.max_steps:
+        yield _wrong(key, show(stages), f"a last stage that begins before train.max_steps, {train.max_steps}")
+    if model.position == "learned" and any(length > model.tgt_len for _, length in stages):
+        found = f"{show(stages)} with model.position learned"
+        yield _wrong(key, found, f"at most {model.tgt_len} tokens, for the table has model.tgt_len positions")
 
 
 def _optim_combinations(optim: OptimConfig, train: TrainConfig) -> Iterator[str]:

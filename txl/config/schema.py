@@ -164,6 +164,9 @@ class TrainConfig:
     init_from: str | None = None
     """A run folder or one of its checkpoints (`txl import` makes one of a published model) whose weights and tokenizer
     this run starts from; null: from scratch."""
+    tgt_len_schedule: tuple[tuple[int, int], ...] = ()
+    """Stages [step, tgt_len]: once so many steps are done segments have that many tokens, and memory is kept across;
+    [[0, 32], [500, 64]] ends with model.tgt_len 64. [] for model.tgt_len throughout."""
     accumulate: int = 1
     """Micro-batches an optimizer step; they split rows, never time."""
     loss: Literal["full", "half"] = "full"

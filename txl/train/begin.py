@@ -33,6 +33,7 @@ from txl.runtime import Runtime, seed_everything
 from txl.train.folder import write_records
 from txl.train.journal import Journal
 from txl.train.optim import build_optimizer
+from txl.train.schedules import learning_rate
 from txl.train.start import find_start, take_weights, taking_over, tokenizer_of
 from txl.train.state import Run, TrainState, restore
 
@@ -95,6 +96,7 @@ def begin(config: Config, runtime: Runtime, journal: Journal) -> tuple[Run, Trai
     if snapshot is not None:
         state = restore(run, snapshot, warn=notes.append)
         streams.seek(dict(state.position))
+        notes += changed_schedule(snapshot, config)
     for note in notes:
         journal.say(note)
     if runtime.is_main:
@@ -185,6 +187,19 @@ def find_snapshot(config: Config, *, warn: Callable[[str], None]) -> Snapshot | 
             "raise it, or choose another run.dir"
         )
     return snapshot
+
+
+def changed_schedule(snapshot: Snapshot, config: Config) -> list[str]:
+    """A sentence where another `train.max_steps` gives the next step another rate than the run was begun with."""
+    before, now, step = snapshot.config.train.max_steps, config.train.max_steps, snapshot.step + 1
+    if before == now or config.optim.schedule in ("constant", "inverse_sqrt"):
+        return []
+    old, new = (learning_rate(step, config.optim, steps) for steps in (before, now))
+    return [
+        f"warning: train.max_steps is {now:,} and was {before:,}, so optim.schedule {config.optim.schedule} is another "
+        f"curve: the rate goes on from {learning_rate(snapshot.step, config.optim, before):.3g} at step {step - 1:,} "
+        f"to {new:.3g} at step {step:,} (it would have been {old:.3g}), and to {config.optim.min_lr:g} at step {now:,}"
+    ]
 
 
 def changed_settings(saved: Config, config: Config) -> list[str]:

@@ -30,7 +30,7 @@ from txl.train.begin import begin, changed_settings
 from txl.train.folder import locked, read_result, write_result
 from txl.train.journal import Journal, describe_valid
 from txl.train.optim import average_weights, averaged, set_learning_rate
-from txl.train.schedules import average_decay, learning_rate
+from txl.train.schedules import average_decay, learning_rate, segment_length
 from txl.train.signals import Preempted, Signals
 from txl.train.state import Run, TrainState, save_state, undisturbed
 
@@ -80,6 +80,7 @@ def train(config: Config) -> TrainResult:
             step, began = state.step + 1, time.monotonic()
             rate = learning_rate(step, config.optim, config.train.max_steps)
             set_learning_rate(optimizer, rate)
+            streams.tgt_len = segment_length(step, config)
 
             # Forward and backward: rows are split into micro-batches, each with its own memory. The loss of a step is
             # the sum of nats over micro-batches and processes, divided once by all their targets; DDP averages, hence

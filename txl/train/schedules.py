@@ -1,4 +1,4 @@
-"""What a step is trained with, as pure functions of its number: the rate, and the decay of the averaged weights.
+"""What a step is trained with, as pure functions of its number: rate, decay of averaged weights, length of segments.
 
 step, config -> a number. Nothing keeps a count of its own, so a run that goes on has what it would have had. Knows
 nothing of models, optimizers or data.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from txl.config import OptimConfig
+from txl.config import Config, OptimConfig
 
 
 def learning_rate(step: int, config: OptimConfig, max_steps: int) -> float:
@@ -44,3 +44,9 @@ def average_decay(step: int, config: OptimConfig) -> float:
     in time.
     """
     return min(config.ema_decay, (1 + step) / (10 + step))
+
+
+def segment_length(step: int, config: Config) -> int:
+    """Tokens of a segment at step k: those of the newest stage [steps, tokens] with k - 1 >= steps, else tgt_len."""
+    lengths = [length for begins, length in config.train.tgt_len_schedule if begins < step]
+    return lengths[-1] if lengths else config.model.tgt_len

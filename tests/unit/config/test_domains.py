@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -73,6 +73,20 @@ FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
     "model.window_includes_self": ([True, False], TRUTH),
     "train.max_steps": ([101, 10**6], [0, -1, None, *WHOLE]),
     "train.init_from": ([None, "runs/base", "runs/base/checkpoints/step-000200"], ["", " ", 3]),
+    "train.tgt_len_schedule": (
+        [(), ((0, 128),), ((0, 16), (500, 64), (900, 128))],
+        [
+            ((1, 128),),
+            ((0, 16), (0, 128)),
+            ((0, 0), (5, 128)),
+            ((0, 128, 3),),
+            (0, 128),
+            ((0, "128"),),
+            [[0, 128]],
+            5,
+            None,
+        ],
+    ),
     "train.accumulate": ([1, 8], [0, -1, None, *WHOLE]),
     "train.loss": (["full", "half"], ["both", None]),
     "train.log_every": ([1], [0, -1, None, *WHOLE]),
@@ -154,9 +168,11 @@ def test_types_are_said_in_words() -> None:
     assert allowed_type(int | None) == "a whole number or null"
     assert allowed_type(float) == "a number"
     assert allowed_type(tuple[int, ...]) == "a list of whole numbers"
+    assert allowed_type(tuple[tuple[int, int], ...]) == "a list of pairs of whole numbers"
+    assert allowed_type(tuple[Literal["a", "b"], ...]) == "a list of any of a, b"
 
 
 def test_values_are_shown_as_they_stand_in_yaml() -> None:
-    assert [show(value) for value in (None, True, False, 3, 0.5, "a", (1, 2))] == [
-        *("null", "true", "false", "3", "0.5", "'a'", "[1, 2]")
+    assert [show(value) for value in (None, True, False, 3, 0.5, "a", (1, (2, 3)))] == [
+        *("null", "true", "false", "3", "0.5", "'a'", "[1, [2, 3]]")
     ]

@@ -75,6 +75,35 @@ def test_all_that_differs_is_refused_at_once_and_nothing_is_touched(folder: Path
     )
 
 
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        # w = 1: of 4 steps the fourth is the last; of 7 it stands in the middle, and the fifth at (5 - 1)/(7 - 1)
+        (
+            ("optim.schedule=linear",),
+            "is 7 and was 4, so optim.schedule linear is another curve: the rate goes on from 0 at step 4 "
+            "to 0.00333 at step 5 (it would have been 0), and to 0 at step 7",
+        ),
+        (
+            ("optim.schedule=wsd", "optim.decay_steps=2", "optim.min_lr=0.002"),
+            "optim.schedule wsd is another curve: the rate goes on from 0.002 at step 4 to 0.01 at step 5 "
+            "(it would have been 0.002), and to 0.002 at step 7",
+        ),
+        (("optim.schedule=constant",), None),
+        (("optim.schedule=inverse_sqrt",), None),
+    ],
+)
+def test_more_steps_than_a_run_was_begun_with_are_warned_of_where_they_change_its_rate(
+    overrides: tuple[str, ...], said: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = ("optim.warmup_steps=1", "train.sample_every=0", *overrides)
+    train(begun(tmp_path, *few, "train.max_steps=4"))
+    assert "warning" not in capsys.readouterr().out
+    train(begun(tmp_path, *few, "train.max_steps=7"))
+    shown = capsys.readouterr().out
+    assert (said is None and "warning" not in shown) or f"{said}\n" in shown
+
+
 def test_fewer_steps_than_were_taken_are_refused(folder: Path) -> None:
     config = begun(folder)
     fewer = replace(config, train=replace(config.train, max_steps=3))

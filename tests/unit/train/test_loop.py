@@ -112,6 +112,30 @@ def test_validation_is_evaluation_of_the_split_s_beginning_and_the_end_scores_al
     assert (recorded["step"], recorded["valid_tokens"], recorded["best_step"]) == (5, 149, 5)
 
 
+def test_segments_grow_by_the_schedule_over_text_and_memory_that_go_on(tmp_path: Path) -> None:
+    still = ("optim.lr=1e-12", "model.dropout=0", "model.dropatt=0", "train.sample_every=0")
+    config = tiny(tmp_path, *still, "train.max_steps=7", "train.tgt_len_schedule=[[0,3],[4,7]]", train_bytes=110)
+    train(config)
+    lines, model = metrics(config.run.dir), txl.load(config.run.dir).model
+    # 109 pairs in four streams, the first one longer: four segments of 3, two of 7, and of the 28 tokens 2 are left.
+    assert [line["tokens"] for line in lines] == [12, 24, 36, 48, 76, 104, 109]
+    documents = sorted(Path(config.data.train).iterdir())
+    ids = torch.tensor(list(b"".join(path.read_bytes() for path in documents)))
+    first = [0, 28, 55, 82, 109]
+    memory, losses, begin = None, [], 0
+    for length in (3, 3, 3, 3, 7, 7, 2):
+        rows = range(begin, begin + length)
+        inputs, targets = torch.zeros(4, length, dtype=torch.int64), torch.full((4, length), -100)
+        for row in range(4):
+            for column, at in enumerate(rows):
+                if first[row] + at < first[row + 1]:
+                    inputs[row, column], targets[row, column] = ids[first[row] + at], ids[first[row] + at + 1]
+        out = model(inputs, memory=memory, targets=targets)
+        memory, begin = out.memory, begin + length
+        losses.append(float(out.nll.detach().sum()) / int((targets >= 0).sum()))
+    assert [line["nll"] for line in lines] == pytest.approx(losses, abs=1e-5)
+
+
 def test_averaged_weights_are_those_of_the_steps_and_what_is_validated_sampled_and_loaded(tmp_path: Path) -> None:
     config = tiny(tmp_path, "train.max_steps=4", "train.save_every=1", "train.keep_last=9", "optim.ema_decay=0.5")
     result = train(config)

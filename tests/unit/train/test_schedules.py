@@ -8,8 +8,8 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from txl.config import OptimConfig
-from txl.train.schedules import average_decay, learning_rate
+from txl.config import Config, ModelConfig, OptimConfig, TrainConfig
+from txl.train.schedules import average_decay, learning_rate, segment_length
 
 SCHEDULES = get_args(get_type_hints(OptimConfig)["schedule"])
 # lr 0.8, min_lr 0.2, w = 4, N = 12, d = 3: the rate of each step, worked out by hand.
@@ -82,3 +82,10 @@ def test_the_average_forgets_the_first_weights_in_time() -> None:
     assert [average_decay(step, config) for step in (1, 8, 79, 80, 81, 1000)] == pytest.approx(
         [2 / 11, 0.5, 80 / 89, 0.9, 0.9, 0.9]
     )
+
+
+def test_a_stage_begins_with_the_step_after_those_it_waits_for() -> None:
+    train = TrainConfig(max_steps=12, tgt_len_schedule=((0, 3), (4, 5), (9, 7)))
+    config = Config(train=train, model=ModelConfig(tgt_len=7))
+    assert [segment_length(step, config) for step in range(1, 13)] == [3] * 4 + [5] * 5 + [7] * 3
+    assert segment_length(1, Config(model=ModelConfig(tgt_len=7))) == 7
