@@ -63,9 +63,12 @@ class Runtime:
         GradientState._reset_state()
         with warnings.catch_warnings(), _environment_variable("ACCELERATE_TORCH_DEVICE", _one_device(wanted)):
             warnings.filterwarnings("ignore", message="OMP_NUM_THREADS")  # runtime.threads says it better
+            warnings.filterwarnings("ignore", message="`log_with")  # so does run.trackers
             accelerator = Accelerator(
                 cpu=device == "cpu",
                 mixed_precision="no" if precision == "fp32" else precision,
+                log_with=list(config.run.trackers) or None,
+                project_dir=config.run.dir,
                 gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),  # the loop divides, once
                 kwargs_handlers=[
                     InitProcessGroupKwargs(timeout=COLLECTIVE_TIMEOUT),

@@ -25,6 +25,8 @@ class RunConfig:
     resume: Literal["auto", "strict", "never"] = "auto"
     """auto: go on from the newest valid checkpoint; strict: refuse a damaged newest one; never: refuse a folder with
     checkpoints."""
+    trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
+    """Experiment trackers that get every step's numbers too, each an extra to install; metrics.jsonl needs none."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from txl.config import Config, ConfigError
 from txl.data import DataError
 from txl.data.corpus import Corpus, prepare
 from txl.data.streams import Streams
-from txl.model import build_model, use_attention
+from txl.model import Model, build_model, use_attention
 from txl.model.softmax import auto_cutoffs
 from txl.runtime import Runtime, seed_everything
 from txl.train.folder import write_records
@@ -35,7 +35,8 @@ from txl.train.journal import Journal
 from txl.train.optim import build_optimizer
 from txl.train.schedules import learning_rate
 from txl.train.start import find_start, take_weights, taking_over, tokenizer_of
-from txl.train.state import Run, TrainState, restore
+from txl.train.state import Run, TrainState, restore, undisturbed
+from txl.train.work import product_speed, trained_flops
 
 COUNTED_TOKENS = 1 << 22
 """Tokens counted at a time for automatic cutoffs."""
@@ -76,7 +77,6 @@ def begin(config: Config, runtime: Runtime, journal: Journal) -> tuple[Run, Trai
         take_weights(bare, start, config, corpus.tokenizer)
         notes.append(str(start))
     use_attention(bare, config.runtime.attention)
-    model, optimizer = runtime.prepare(bare, build_optimizer(bare, config.optim))
     streams = Streams(
         corpus.train.ids,
         corpus.train.document_starts,
@@ -89,7 +89,10 @@ def begin(config: Config, runtime: Runtime, journal: Journal) -> tuple[Run, Trai
         seed=config.run.seed,
         vocab_size=corpus.tokenizer.vocab_size,
     )
-    run = Run(config, runtime, journal, corpus, streams, bare, model, optimizer)
+    bare.to(runtime.device)
+    speed, flops = product_speed(runtime.device, runtime.precision), flops_by_length(config, bare, streams)
+    model, optimizer = runtime.prepare(bare, build_optimizer(bare, config.optim))
+    run = Run(config, runtime, journal, corpus, streams, bare, model, optimizer, flops, speed)
     journal.say(describe(run, step=0 if snapshot is None else snapshot.step))
     seed_everything(config.run.seed, rank=runtime.rank)  # rows of different processes drop out differently
     state = TrainState(memory=(None,) * config.train.accumulate, position=streams.position())
@@ -97,7 +100,7 @@ def begin(config: Config, runtime: Runtime, journal: Journal) -> tuple[Run, Trai
         state = restore(run, snapshot, warn=notes.append)
         streams.seek(dict(state.position))
         notes += changed_schedule(snapshot, config)
-    for note in notes:
+    for note in (*notes, describe_work(run)):
         journal.say(note)
     if runtime.is_main:
         check_disk(run)
@@ -136,6 +139,26 @@ def describe(run: Run, *, step: int) -> str:
         f"{config.run.dir}: {config.model.arch} of {n_parameters:,} parameters on {run.runtime}, "
         f"corpus {corpus.fingerprint[:12]} of {corpus.train.tokens:,} tokens, steps {step} to {config.train.max_steps}"
     )
+
+
+def describe_work(run: Run) -> str:
+    """What a token costs and how fast products are here, in one line: of this the mfu of every step is a share."""
+    flops = run.flops[run.config.model.tgt_len]
+    return f"{flops / 1e6:,.2f} million FLOPs a token trained; products: {run.speed}; mfu is the share of it"
+
+
+def flops_by_length(config: Config, model: Model, streams: Streams) -> dict[int, float]:
+    """FLOPs of training one token for each length that segments have in the run, counted on a row of the text."""
+    position, found = streams.position(), {}
+    with undisturbed():
+        for length in {config.model.tgt_len, *(length for _, length in config.train.tgt_len_schedule)}:
+            streams.tgt_len = length
+            batch = next(streams)
+            streams.seek(position)
+            device = next(model.parameters()).device
+            found[length] = trained_flops(model, batch.inputs[:1].to(device), batch.targets[:1].to(device))
+    streams.tgt_len = config.model.tgt_len
+    return found
 
 
 def check_rows(config: Config, runtime: Runtime) -> None:

@@ -7,12 +7,11 @@ clip; check that all is finite; step; when due validate, write down, sample, sav
 from __future__ import annotations
 
 import math
-import os
 import shlex
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +19,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from txl.checkpoint import CheckpointError, checkpoints, problem
-from txl.config import Config, ConfigError, TrainConfig, load_config
+from txl.checkpoint import checkpoints
+from txl.config import Config, TrainConfig
+from txl.data.corpus import Split
 from txl.data.streams import SegmentBatch
 from txl.evaluation.perplexity import one_pass
 from txl.infer.session import Session
 from txl.runtime import Runtime, peak_bytes
-from txl.train.begin import begin, changed_settings
-from txl.train.folder import locked, read_result, write_result
-from txl.train.journal import Journal, describe_valid
+from txl.train.begin import begin
+from txl.train.folder import locked
+from txl.train.journal import Journal
 from txl.train.optim import average_weights, averaged, set_learning_rate
+from txl.train.result import TrainResult, finish, finished_before, is_finished
 from txl.train.schedules import average_decay, learning_rate, segment_length
 from txl.train.signals import Preempted, Signals
 from txl.train.state import Run, TrainState, save_state, undisturbed
+from txl.train.trackers import Trackers
 
 __all__ = ["NonFiniteError", "Preempted", "TrainResult", "is_finished", "train"]
 
@@ -46,16 +48,6 @@ class NonFiniteError(RuntimeError):
     """A loss or gradient was not finite and the run ends; weights and checkpoints are as they were before that step."""
 
 
-@dataclass(frozen=True)
-class TrainResult:
-    """How a run ended: steps done, nats a token over the whole validation split, where it is, whether all is done."""
-
-    step: int
-    valid_nll: float
-    run_dir: Path
-    finished: bool
-
-
 def train(config: Config) -> TrainResult:
     """Train the model of `config`, going on from the newest checkpoint in `run.dir` where there is one.
 
@@ -65,10 +57,10 @@ def train(config: Config) -> TrainResult:
     Preempted once it has stopped and saved after a signal.
     """
     if config.run.resume != "never" and is_finished(config):
-        return _finished_before(config)
+        return finished_before(config)
     runtime = Runtime.create(config)
-    journal = Journal(Path(config.run.dir), config.train, active=runtime.is_main)
-    with locked(Path(config.run.dir), active=runtime.is_main), journal, Signals() as signals:
+    journal, trackers = Journal(Path(config.run.dir), config.train, active=runtime.is_main), Trackers(config, runtime)
+    with locked(Path(config.run.dir), active=runtime.is_main), journal, Signals() as signals, trackers:
         run, state = begin(config, runtime, journal)
         config = run.config
         model, optimizer, streams = run.model, run.optimizer, run.streams
@@ -87,8 +79,8 @@ def train(config: Config) -> TrainResult:
             # `world`.
             batch = next(streams)
             parts = micro_batches(batch, config.train)
-            counts = torch.tensor([count_targets([batch]), count_targets(parts)])
-            n_tokens, n_targets = (int(number) for number in runtime.sum(counts))
+            counts = [count_targets([batch]), count_targets(parts), count_bytes(parts, run.corpus.train)]
+            n_tokens, n_targets, n_bytes = (int(number) for number in runtime.sum(torch.tensor(counts)))
             nats, memory = torch.zeros((), device=runtime.device), []
             for index, (part, before) in enumerate(zip(parts, state.memory, strict=True)):
                 inputs, targets, resets = on_device(part, runtime)
@@ -116,7 +108,7 @@ def train(config: Config) -> TrainResult:
                 state = replace(
                     state, memory=tuple(memory), skipped=state.skipped + (not updated), skipped_in_a_row=in_a_row
                 )
-            elapsed = time.monotonic() - started
+            elapsed, tokens_per_second = time.monotonic() - started, n_tokens / (time.monotonic() - began)
             state = replace(
                 state, step=step, tokens=state.tokens + n_tokens, position=streams.position(), elapsed_seconds=elapsed
             )
@@ -125,10 +117,12 @@ def train(config: Config) -> TrainResult:
                 "epoch": state.tokens / run.corpus.train.tokens,
                 "nll": finite_or_none(nll),
                 "bits": finite_or_none(nll / math.log(2)),
+                "bits_per_byte": finite_or_none(nll * n_targets / math.log(2) / (n_bytes or math.nan)),
                 "grad_norm": finite_or_none(norm),
                 "lr": rate,
                 "tokens": state.tokens,
-                "tokens_per_second": n_tokens / (time.monotonic() - began),
+                "tokens_per_second": tokens_per_second,
+                "mfu": run.speed.share(tokens_per_second, run.flops[streams.tgt_len], world=runtime.world),
                 "skipped": state.skipped,
                 "memory_bytes": state.memory_bytes,
                 "peak_bytes": peak_bytes(runtime.device),
@@ -148,6 +142,7 @@ def train(config: Config) -> TrainResult:
             if improved:
                 state = replace(state, best_nll=valid["valid_nll"], best_step=step)
             journal.step(record)
+            trackers.log(record)
             if (last or due(step, config.train.sample_every)) and runtime.is_main:
                 journal.sample(step, *sample(run, step))
             if last or improved or signum or due(step, config.train.save_every):
@@ -178,6 +173,14 @@ def micro_batches(batch: SegmentBatch, config: TrainConfig) -> list[SegmentBatch
 def count_targets(batches: Sequence[SegmentBatch]) -> int:
     """Targets that are scored."""
     return sum(int((batch.targets != -100).sum()) for batch in batches)
+
+
+def count_bytes(batches: Sequence[SegmentBatch], split: Split) -> int:
+    """Bytes of text that the scored targets stand for; their share of the split's where ids alone do not say it."""
+    if not split.bytes_exact:
+        return round(count_targets(batches) * split.bytes / split.tokens)
+    targets = (batch.targets[batch.targets != -100].numpy() for batch in batches)
+    return sum(int(split.byte_lengths[ids].sum()) for ids in targets)
 
 
 def on_device(batch: SegmentBatch, runtime: Runtime) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -246,52 +249,11 @@ def sample(run: Run, step: int) -> tuple[str, str]:
     return decode(prompt), decode(written)
 
 
-def finish(run: Run, state: TrainState, valid: dict[str, Any]) -> TrainResult:
-    """Write down and say how the run ended."""
-    result = {"step": state.step, **valid, "tokens": state.tokens, "skipped": state.skipped}
-    result |= {"best_step": state.best_step, "best_nll": state.best_nll, "elapsed_seconds": state.elapsed_seconds}
-    if run.runtime.is_main:
-        write_result(run.dir, result)
-    tokens = f"{valid['valid_tokens']:,} tokens of validation"
-    run.journal.say(f"{run.dir}: done after {state.step} steps: {describe_valid(valid)} on {tokens}")
-    return _result(run.dir, result)
-
-
-def is_finished(config: Config) -> bool:
-    """Whether this run is trained to `train.max_steps` and evaluated with these settings, its last checkpoint whole."""
-    run_dir = Path(config.run.dir)
-    result = read_result(run_dir)
-    if result is None or result.get("step") != config.train.max_steps:
-        return False
-    try:
-        saved = load_config(run_dir / "config.yaml")
-        newest = checkpoints(run_dir)
-        return not changed_settings(saved, config) and bool(newest) and problem(newest[0]) is None
-    except (ConfigError, CheckpointError):
-        return False
-
-
 def watch(run: Run, signals: Signals, done: int, total: int) -> None:
     """Progress of the last evaluation; all is saved, so a signal may end it at once."""
     run.journal.validating(done, total)
     if signals.received:
         raise Preempted(signals.received, _go_on(run, signals.received))
-
-
-def _finished_before(config: Config) -> TrainResult:
-    """The result of a run that was done before."""
-    run_dir = Path(config.run.dir)
-    result = read_result(run_dir)
-    assert result is not None
-    if int(os.environ.get("RANK", "0")) == 0:
-        nll = "not finite" if result["valid_nll"] is None else f"{result['valid_nll']:.4f}"
-        print(f"{run_dir}: done before, {result['step']} steps, valid nll {nll}", flush=True)
-    return _result(run_dir, result)
-
-
-def _result(run_dir: Path, result: dict[str, Any]) -> TrainResult:
-    nll = result["valid_nll"]
-    return TrainResult(int(result["step"]), math.nan if nll is None else float(nll), run_dir, finished=True)
 
 
 def _go_on(run: Run, signum: int) -> str:

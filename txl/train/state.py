@@ -26,6 +26,7 @@ from txl.model import Memory, Model
 from txl.runtime import Runtime, seed_everything
 from txl.train.journal import Journal
 from txl.train.optim import load_optimizer_state, optimizer_state
+from txl.train.work import ProductSpeed
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,11 @@ NUMBERS = tuple(field.name for field in dataclasses.fields(TrainState) if field.
 
 @dataclass(frozen=True)
 class Run:
-    """The parts a run is made of. bare: the model itself; model: the same in DDP where there are several processes."""
+    """The parts a run is made of.
+
+    bare: the model itself; model: the same in DDP where there are several processes. flops: of training one token, by
+    length of segment. speed: of matrix products on each process's device.
+    """
 
     config: Config
     runtime: Runtime
@@ -69,6 +74,8 @@ class Run:
     bare: Model
     model: nn.Module
     optimizer: torch.optim.Optimizer
+    flops: Mapping[int, float]
+    speed: ProductSpeed
 
     @property
     def dir(self) -> Path:

@@ -12,20 +12,18 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils.flop_counter import FlopCounterMode
 
 from txl.config import Config
 from txl.data import Corpus, DataError, SegmentBatch, Streams, prepare
 from txl.model import Memory, Model, build_model
-from txl.model.modes import evaluating
 from txl.runtime import Runtime, seed_everything
 from txl.train.begin import check_rows, with_cutoffs
 from txl.train.optim import average_weights, build_optimizer, optimizer_state, set_learning_rate
 from txl.train.schedules import learning_rate
 from txl.train.start import find_start, take_weights, taking_over
+from txl.train.work import SCORED_TOKENS, flops_from_cache, trained_flops
 
 Report = Callable[[str, int, int | None], None]
 """report(what, done, total)."""
@@ -33,8 +31,6 @@ ROUND_TRIP_TOKENS = 20_000
 """Tokens of each split that are decoded, encoded and decoded again."""
 SHOWN_TOKENS = 48
 """Tokens of the first stream that are shown as text."""
-SCORED_TOKENS = 256
-"""Tokens of a chunk whose scoring is counted."""
 PARTS = {
     ("_norm.",): "norms",
     ("embedding.", "position_table"): "embedding",
@@ -222,7 +218,7 @@ def parameters_by_part(model: Model) -> dict[str, int]:
 def mock_step(
     config: Config, runtime: Runtime, model: Model, batch: SegmentBatch, *, report: Report | None = None
 ) -> MockStep:
-    """Train on one micro-batch of the first segment until memory is full, then time one step and count another.
+    """Train on one micro-batch of the first segment until memory is full and time one more step; count their work.
 
     Raises FloatingPointError where a loss or a gradient is not finite.
     """
@@ -235,13 +231,12 @@ def mock_step(
     memory: Memory | None = None
     losses, seconds, gradient_bytes = [], 0.0, 0
     kept = KeptForBackward(model)
-    counter = FlopCounterMode(display=False)
-    for number in range(filling + 2):
+    for number in range(filling + 1):
         if report is not None:
-            report("mock steps", number, filling + 2)
+            report("mock steps", number, filling + 1)
         started = time.monotonic()
         optimizer.zero_grad(set_to_none=True)
-        with counter if number == filling + 1 else kept if number == 0 else nullcontext():
+        with kept if number == 0 else nullcontext():
             with runtime.autocast():
                 out = wrapped(inputs, memory=memory, targets=targets)
             loss = out.nll.sum() / (targets != -100).sum()
@@ -261,7 +256,7 @@ def mock_step(
     return MockStep(
         first_nll=losses[0],
         seconds=seconds * config.train.accumulate,
-        trained_flops=counter.get_total_flops() / inputs.numel(),
+        trained_flops=trained_flops(model, inputs[:1], targets[:1]),
         scored_flops=flops_from_cache(model, SCORED_TOKENS),
         streamed_flops=flops_from_cache(model, 1),
         weight_bytes=sum(parameter.nbytes for parameter in model.parameters()),
@@ -291,21 +286,6 @@ class KeptForBackward(saved_tensors_hooks):
     def nbytes(self) -> int:
         """Bytes of the distinct storages seen; one that was freed and used again is counted once."""
         return sum(self.sizes.values())
-
-
-def flops_from_cache(model: Model, n_tokens: int) -> float:
-    """FLOPs of reading one more token and scoring it, in chunks of `n_tokens` behind a full cache."""
-    cache = model.new_cache(1)
-    device = next(model.parameters()).device
-    ids = torch.zeros(1, n_tokens, dtype=torch.int64, device=device)
-    with evaluating(model.modules()):
-        for filled in range(0, cache.window, SCORED_TOKENS):
-            count = min(SCORED_TOKENS, cache.window - filled)
-            model.advance(torch.zeros(1, count, dtype=torch.int64, device=device), cache)
-        model.advance(ids, cache)
-        with FlopCounterMode(display=False) as counter:
-            model.logits(model.advance(ids, cache))
-    return counter.get_total_flops() / n_tokens
 
 
 def _first_change(text: str, back: str) -> str:

@@ -20,6 +20,10 @@ FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
     "run.dir": (["runs/x", "/tmp/ü"], ["", "  ", "a\0b", None, 3]),
     "run.seed": ([0, 4294967295], [-1, 4294967296, None, *WHOLE]),
     "run.resume": (["auto", "strict", "never"], ["", "always", None, True]),
+    "run.trackers": (
+        [(), ("tensorboard",), ("wandb", "trackio")],
+        [("mlflow",), ("wandb", 3), ["wandb"], "wandb", None],
+    ),
     "tokenizer.kind": (["byte", "char", "word", "bpe"], ["bytes", None, 1]),
     "tokenizer.path": ([None], ["", 3]),
     "tokenizer.vocab_size": ([8192], [256, 0, -1, None, *WHOLE]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import fields, replace
 from pathlib import Path
@@ -159,7 +160,10 @@ def test_a_damaged_newest_checkpoint_is_named_and_passed_over_or_refused(
 def test_the_first_line_tells_what_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = begun(tmp_path, "train.max_steps=4")
     train(config)
-    first = capsys.readouterr().out.splitlines()[0]
+    first, second = capsys.readouterr().out.splitlines()[:2]
+    assert re.fullmatch(
+        r"0\.0\d million FLOPs a token trained; products: .*LOP/s, measured now; mfu is the share of it", second
+    )
     # 256·12 embedding + 256 bias + 2 layers of 5·12·12 attention, 2·12 u and v, 2·12·20+32 feed-forward, 4·12 norms
     assert first.startswith(
         f"{config.run.dir}: transformer_xl of {256 * 12 + 256 + 2 * (720 + 24 + 512 + 48):,} parameters on cpu"

@@ -16,7 +16,8 @@ import txl
 from tests.runs import metrics, remains, stop_at, tensors, tiny
 from txl.checkpoint import checkpoints
 from txl.config import Config, TrainConfig, load_config
-from txl.data.streams import SegmentBatch
+from txl.data import prepare
+from txl.data.streams import SegmentBatch, Streams
 from txl.model.transformer_xl import TransformerXL
 from txl.runtime import Runtime
 from txl.train import loop
@@ -64,8 +65,9 @@ def test_the_log_has_a_line_a_step_with_all_that_was_promised(tmp_path: Path) ->
     lines = metrics(config.run.dir, without=())
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
     for line in lines:
-        assert line["bits"] == pytest.approx(line["nll"] / math.log(2))
+        assert line["bits"] == pytest.approx(line["nll"] / math.log(2)) == line["bits_per_byte"]
         assert line["grad_norm"] > 0.01  # before clipping
+        assert 0 < line["mfu"] < 1
         assert line["tokens_per_second"] > 0
         assert line["skipped"] == 0
     # Four streams of 28, 27, 27, 27 pairs in segments of 7: every position counts as a token, scored or not.
@@ -134,6 +136,21 @@ def test_segments_grow_by_the_schedule_over_text_and_memory_that_go_on(tmp_path:
         memory, begin = out.memory, begin + length
         losses.append(float(out.nll.detach().sum()) / int((targets >= 0).sum()))
     assert [line["nll"] for line in lines] == pytest.approx(losses, abs=1e-5)
+
+
+def test_bits_per_byte_count_the_bytes_that_the_scored_targets_stand_for(tmp_path: Path) -> None:
+    still = ("optim.lr=1e-12", "model.dropout=0", "model.dropatt=0", "train.sample_every=0", "train.max_steps=4")
+    pairs = ("tokenizer.kind=bpe", "tokenizer.vocab_size=270", "train.loss=half")
+    config = tiny(tmp_path, *still, *pairs, train_bytes=700)
+    train(config)
+    split = prepare(config).train
+    streams = Streams(split.ids, split.document_starts, batch_size=4, tgt_len=7)
+    lengths = {token: len(txl.load(config.run.dir).tokenizer.decode([token])) for token in range(270)}
+    for line in metrics(config.run.dir):
+        later = next(streams).targets[:, 3:]
+        bytes_each = sum(lengths[token] for token in later.flatten().tolist()) / later.numel()
+        assert 1.3 < bytes_each < 2.5
+        assert line["bits_per_byte"] == pytest.approx(line["bits"] / bytes_each)
 
 
 def test_averaged_weights_are_those_of_the_steps_and_what_is_validated_sampled_and_loaded(tmp_path: Path) -> None:
