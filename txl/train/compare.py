@@ -6,10 +6,9 @@ Knows nothing of the command line, nor of what is compared with what.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -21,6 +20,7 @@ from txl.infer import Session, generate_text
 from txl.model import use_attention
 from txl.runtime import device_kind
 from txl.train.folder import write_text
+from txl.train.history import history
 
 Report = Callable[[str, int, int | None], None]
 """report(what, done, total)."""
@@ -48,7 +48,7 @@ def measured_run(config: Config, *, report: Report | None = None) -> Measurement
         corpus,
         config.eval,
         report,
-        history=list(_history(Path(config.run.dir) / "metrics.jsonl")),
+        history=history(config.run.dir),
         sample=written_sample(bundle, corpus),
     )
     write_text(kept, measured.to_json())
@@ -126,10 +126,3 @@ def _kept(path: Path) -> Measurement | None:
         return Measurement.from_json(path.read_text("utf-8"))
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _history(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The records of metrics.jsonl; nothing where there is no such file."""
-    if path.exists():
-        with path.open(encoding="utf-8") as lines:
-            yield from (json.loads(line) for line in lines)
