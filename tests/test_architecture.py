@@ -17,7 +17,7 @@ DIAGRAM = """
  4  txl/cli/ -> txl/verbs/            argv, exit codes -> paths, printing (txl/terminal.py, txl/plot.py draw)
  3  txl/train/                        loop · state · optim · journal
  2  txl/evaluation/  txl/infer/  txl/interop/  txl/checkpoint.py
- 1  txl/data/  txl/model/  txl/runtime.py      know nothing of each other
+ 1  txl/data/  txl/model/  txl/runtime.py  txl/environment.py      know nothing of each other
  0  txl/config/                       dataclasses + omegaconf, no torch
 """
 LAYERS = {
@@ -25,6 +25,7 @@ LAYERS = {
     "txl.data": 1,
     "txl.model": 1,
     "txl.runtime": 1,
+    "txl.environment": 1,
     "txl.evaluation": 2,
     "txl.infer": 2,
     "txl.interop": 2,

@@ -1,22 +1,19 @@
-"""Device and precision as the hardware has them, gradients as torch gives them, seeds by rank, and an honest record."""
+"""Device and precision as the hardware has them, gradients as torch gives them, seeds by rank."""
 
 from __future__ import annotations
 
 import json
 import math
 import random
-import subprocess
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from txl import runtime as module
 from txl.config import Config, ConfigError, RuntimeConfig
-from txl.runtime import Runtime, environment, multiplies_bf16, peak_bytes, precision_for, seed_everything
+from txl.runtime import Runtime, multiplies_bf16, peak_bytes, precision_for, seed_everything
 from txl.train.optim import build_optimizer, optimizer_state
 
 CPU = Config(runtime=RuntimeConfig(device="cpu"))
@@ -179,35 +176,6 @@ def test_seeds_repeat_and_differ_by_rank() -> None:
     assert draw(7) == drawn[0]
     assert all(len({numbers[i] for numbers in drawn}) == 4 for i in range(3))
     assert draw(2**32 - 1, 3)  # NumPy takes 32 bits
-
-
-def test_the_environment_is_json_and_names_versions_and_processor() -> None:
-    record = json.loads(json.dumps(environment()))
-    assert record["packages"]["torch"] == torch.__version__
-    assert record["threads"] == torch.get_num_threads()
-    assert record["cpu"]
-
-
-def test_a_commit_is_recorded_only_for_files_that_are_part_of_it(tmp_path: Path) -> None:
-    def git(*words: str) -> str:
-        who = ("-c", "user.name=A", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
-        done = subprocess.run(["git", "-C", str(tmp_path), *who, *words], capture_output=True, text=True, check=True)
-        return done.stdout.strip()
-
-    package = tmp_path / "package"
-    package.mkdir()
-    assert module._git_commit(package) is None
-    git("init", "-q")
-    (tmp_path / "other.py").write_text("1\n")
-    git("add", "other.py")
-    git("commit", "-qm", "one")
-    (package / "code.py").write_text("1\n")
-    assert module._git_commit(package) is None
-    git("add", "package")
-    git("commit", "-qm", "two")
-    assert module._git_commit(package) == git("rev-parse", "HEAD")
-    (package / "code.py").write_text("2\n")
-    assert module._git_commit(package) == git("rev-parse", "HEAD") + "+changes"
 
 
 def test_peak_memory_is_in_bytes() -> None:

@@ -62,6 +62,7 @@ def train(config: Config) -> TrainResult:
     journal, trackers = Journal(Path(config.run.dir), config.train, active=runtime.is_main), Trackers(config, runtime)
     with locked(Path(config.run.dir), active=runtime.is_main), journal, Signals() as signals, trackers:
         run, state = begin(config, runtime, journal)
+        trackers.begin()
         config = run.config
         model, optimizer, streams = run.model, run.optimizer, run.streams
         started = time.monotonic() - state.elapsed_seconds

@@ -50,3 +50,10 @@ def segment_length(step: int, config: Config) -> int:
     """Tokens of a segment at step k: those of the newest stage [steps, tokens] with k - 1 >= steps, else tgt_len."""
     lengths = [length for begins, length in config.train.tgt_len_schedule if begins < step]
     return lengths[-1] if lengths else config.model.tgt_len
+
+
+def mean_segment_length(config: Config) -> float:
+    """Tokens of a segment on average over the steps of the run."""
+    stages, steps = config.train.tgt_len_schedule or ((0, config.model.tgt_len),), config.train.max_steps
+    ends = [*(begins for begins, _ in stages[1:]), steps]
+    return sum((end - begins) * length for (begins, length), end in zip(stages, ends, strict=True)) / steps

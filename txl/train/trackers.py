@@ -21,11 +21,12 @@ PROJECT = "txl"
 
 
 class Trackers:
-    """The trackers of one run, from the beginning of a `with` block to its end; often none."""
+    """The trackers of one run, from `begin` to the end of a `with` block; often none, and none on other processes."""
 
     def __init__(self, config: Config, runtime: Runtime) -> None:
         """Raises ConfigError, with the command that installs it, for one that is not there."""
         self._accelerator, self._config = runtime.accelerator, config
+        self._active = bool(config.run.trackers) and runtime.is_main
         there = {str(name) for name in self._accelerator.log_with}
         missing = [name for name in config.run.trackers if name not in there]
         if missing:
@@ -38,14 +39,6 @@ class Trackers:
             )
 
     def __enter__(self) -> Trackers:
-        if self._config.run.trackers:
-            name, number = Path(self._config.run.dir).name, _identity(Path(self._config.run.dir))
-            hosted = {"name": f"{name}-{number}", "resume": "allow"}
-            self._accelerator.init_trackers(
-                PROJECT,
-                config=settings(self._config),
-                init_kwargs={"wandb": {**hosted, "id": number, "dir": self._config.run.dir}, "trackio": hosted},
-            )
         return self
 
     def __exit__(
@@ -55,9 +48,20 @@ class Trackers:
             tracker.finish()
         self._accelerator.trackers.clear()
 
+    def begin(self) -> None:
+        """Open them, now that the run can begin or go on."""
+        if self._active:
+            name, number = Path(self._config.run.dir).name, _identity(Path(self._config.run.dir))
+            hosted = {"name": f"{name}-{number}", "resume": "allow"}
+            self._accelerator.init_trackers(
+                PROJECT,
+                config=settings(self._config),
+                init_kwargs={"wandb": {**hosted, "id": number, "dir": self._config.run.dir}, "trackio": hosted},
+            )
+
     def log(self, record: Mapping[str, Any]) -> None:
         """A step's numbers; one that is not there, or not finite, is a gap."""
-        if self._config.run.trackers:
+        if self._active:
             numbers = {name: value for name, value in record.items() if value is not None and name != "step"}
             self._accelerator.log(numbers, step=int(record["step"]))
 

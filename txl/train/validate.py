@@ -21,7 +21,7 @@ from txl.model import Memory, Model, build_model
 from txl.runtime import Runtime, seed_everything
 from txl.train.begin import check_rows, with_cutoffs
 from txl.train.optim import average_weights, build_optimizer, optimizer_state, set_learning_rate
-from txl.train.schedules import learning_rate
+from txl.train.schedules import learning_rate, mean_segment_length
 from txl.train.start import find_start, take_weights, taking_over
 from txl.train.work import SCORED_TOKENS, flops_from_cache, trained_flops
 
@@ -91,6 +91,7 @@ class Validation:
         step, steps, vocab_size = self.step, self.config.train.max_steps, self.corpus.tokenizer.vocab_size
         parts = ", ".join(f"{name} {count:,}" for name, count in self.parameters.items())
         sizes = self.sizes()
+        epochs = steps / self.steps_an_epoch * mean_segment_length(self.config) / self.config.model.tgt_len
         millions = (f"{flops / 1e6:,.2f}" for flops in (step.trained_flops, step.scored_flops, step.streamed_flops))
         return [
             ("text begins", repr(self.first_text)),
@@ -98,7 +99,7 @@ class Validation:
             ("parameters", f"{sum(self.parameters.values()):,} ({parts})"),
             ("reach", "unbounded" if self.reach_tokens is None else f"{self.reach_tokens:,} tokens back"),
             ("first loss", f"{step.first_nll:.3f} nats a token; a uniform guess has {math.log(vocab_size):.3f}"),
-            ("steps", f"{steps:,}, an epoch has {self.steps_an_epoch:,}: {steps / self.steps_an_epoch:.2f} epochs"),
+            ("steps", f"{steps:,}, an epoch has {self.steps_an_epoch:,}: {epochs:.2f} epochs"),
             ("work a token", "{} million FLOPs trained, {} scored, {} streamed".format(*millions)),
             (
                 "time",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, get_args, get_type_hints
 
 import pytest
 
 from txl.config import Config, ModelConfig, OptimConfig, TrainConfig
-from txl.train.schedules import average_decay, learning_rate, segment_length
+from txl.train.schedules import average_decay, learning_rate, mean_segment_length, segment_length
 
 SCHEDULES = get_args(get_type_hints(OptimConfig)["schedule"])
 # lr 0.8, min_lr 0.2, w = 4, N = 12, d = 3: the rate of each step, worked out by hand.
@@ -88,4 +89,9 @@ def test_a_stage_begins_with_the_step_after_those_it_waits_for() -> None:
     train = TrainConfig(max_steps=12, tgt_len_schedule=((0, 3), (4, 5), (9, 7)))
     config = Config(train=train, model=ModelConfig(tgt_len=7))
     assert [segment_length(step, config) for step in range(1, 13)] == [3] * 4 + [5] * 5 + [7] * 3
-    assert segment_length(1, Config(model=ModelConfig(tgt_len=7))) == 7
+    assert mean_segment_length(config) == pytest.approx((3 * 4 + 5 * 5 + 7 * 3) / 12)
+    assert (
+        segment_length(1, Config(model=ModelConfig(tgt_len=7)))
+        == 7
+        == mean_segment_length(replace(config, train=TrainConfig()))
+    )
