@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from txl.config import Config, apply_overrides
 from txl.train import loop
 
-TIMES = ("tokens_per_second", "elapsed_seconds", "peak_bytes")
+TIMES = ("tokens_per_second", "mfu", "elapsed_seconds", "peak_bytes")
 TINY = (
     *("model.n_layer=2", "model.d_model=12", "model.n_head=3", "model.d_head=4", "model.d_inner=20"),
     *("model.tgt_len=7", "model.mem_len=9", "model.dropout=0.1", "model.dropatt=0.1", "data.batch_size=4"),

@@ -14,10 +14,10 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parent.parent
 DIAGRAM = """
  5  scripts/  benchmarks/  tests/     import txl; txl imports none of them
- 4  txl/cli/ -> txl/verbs/            argv, exit codes -> paths, printing (txl/terminal.py draws)
+ 4  txl/cli/ -> txl/verbs/            argv, exit codes -> paths, printing (txl/terminal.py, txl/plot.py draw)
  3  txl/train/                        loop · state · optim · journal
  2  txl/evaluation/  txl/infer/  txl/interop/  txl/checkpoint.py
- 1  txl/data/  txl/model/  txl/runtime.py      know nothing of each other
+ 1  txl/data/  txl/model/  txl/runtime.py  txl/environment.py      know nothing of each other
  0  txl/config/                       dataclasses + omegaconf, no torch
 """
 LAYERS = {
@@ -25,12 +25,14 @@ LAYERS = {
     "txl.data": 1,
     "txl.model": 1,
     "txl.runtime": 1,
+    "txl.environment": 1,
     "txl.evaluation": 2,
     "txl.infer": 2,
     "txl.interop": 2,
     "txl.checkpoint": 2,
     "txl.train": 3,
     "txl.terminal": 3,
+    "txl.plot": 3,
     "txl.verbs": 4,
     "txl.cli": 5,
     "txl.__main__": 6,
@@ -49,7 +51,15 @@ DOORS = {
     "uvicorn": "txl/infer/serve.py",
     "transformers": "txl/interop/",
 }
-WITHOUT_TORCH = ("txl/config/", "txl/cli/", "txl/verbs/", "txl/terminal.py", "txl/__init__.py", "txl/__main__.py")
+WITHOUT_TORCH = (
+    "txl/config/",
+    "txl/cli/",
+    "txl/verbs/",
+    "txl/terminal.py",
+    "txl/plot.py",
+    "txl/__init__.py",
+    "txl/__main__.py",
+)
 OUTSIDE = ("tests", "benchmarks", "scripts")
 UNSAFE_MODULES = ("pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib")
 UNSAFE_CALLS = ("yaml.load", "yaml.full_load", "yaml.unsafe_load", "os.system", "eval", "exec", "__import__")

@@ -1,4 +1,4 @@
-"""The machine a run uses: device, precision, processes, threads, random numbers and a record of all of them.
+"""The machine a run uses: device, precision, processes, threads and random numbers.
 
 config.runtime -> `Runtime`, the only door to Accelerate, used for device, precision, DDP and backward alone: streams
 and learning rates are never given to it. Knows nothing of data, of models beyond `nn.Module`, or of files.
@@ -12,14 +12,11 @@ import os
 import platform
 import random
 import resource
-import subprocess
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from importlib import metadata
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -39,7 +36,6 @@ from txl.config import Config, ConfigError, RuntimeConfig
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 """How long a process waits for the others before the job ends: longer than the slowest save or validation."""
-RECORDED_PACKAGES = ("torch", "accelerate", "datasets", "einops", "numpy", "safetensors", "tokenizers", "txl")
 
 
 @dataclass(frozen=True)
@@ -63,9 +59,12 @@ class Runtime:
         GradientState._reset_state()
         with warnings.catch_warnings(), _environment_variable("ACCELERATE_TORCH_DEVICE", _one_device(wanted)):
             warnings.filterwarnings("ignore", message="OMP_NUM_THREADS")  # runtime.threads says it better
+            warnings.filterwarnings("ignore", message="`log_with")  # so does run.trackers
             accelerator = Accelerator(
                 cpu=device == "cpu",
                 mixed_precision="no" if precision == "fp32" else precision,
+                log_with=list(config.run.trackers) or None,
+                project_dir=config.run.dir,
                 gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),  # the loop divides, once
                 kwargs_handlers=[
                     InitProcessGroupKwargs(timeout=COLLECTIVE_TIMEOUT),
@@ -133,9 +132,14 @@ class Runtime:
         return float(self.accelerator.clip_grad_norm_(model.parameters(), max_norm or math.inf))
 
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Update the weights; False where fp16's scaler met an overflow and skipped the update."""
+        """Update the weights; False where fp16's scaler met an overflow and skipped the update.
+
+        The scale that falls says so: Accelerate's own flag does not see what a fused optimizer skips by itself.
+        """
+        scaler = self.accelerator.scaler
+        before = 0.0 if scaler is None else scaler.get_scale()
         optimizer.step()
-        return not self.accelerator.optimizer_step_was_skipped
+        return scaler is None or scaler.get_scale() >= before
 
     def discard(self, optimizer: torch.optim.Optimizer) -> None:
         """Forget gradients that were unscaled but must not be used."""
@@ -245,40 +249,6 @@ def peak_bytes(device: torch.device) -> int:
         return torch.cuda.max_memory_allocated(device)
     unit = 1 if platform.system() == "Darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def environment() -> dict[str, Any]:
-    """What a number may depend on besides config and data: versions, processor, threads, GPUs, the source's commit."""
-    versions = {}
-    for package in RECORDED_PACKAGES:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            versions[package] = "not installed"
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "packages": versions,
-        "cpu": torch.cpu.get_capabilities().get("cpu_name") or platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
-        "cuda": torch.version.cuda,
-        "git_commit": _git_commit(Path(__file__).parent),
-    }
-
-
-def _git_commit(folder: Path) -> str | None:
-    """The commit the package was run from, with `+changes` where files differ from it; None if it is part of none."""
-    questions = (["ls-files", "--error-unmatch", "."], ["rev-parse", "HEAD"], ["status", "--porcelain", "-uno"])
-    try:
-        _, head, status = (
-            subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=10, check=True)
-            for words in questions
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return head.stdout.strip() + ("+changes" if status.stdout.strip() else "")
 
 
 def _one_device(wanted: RuntimeConfig) -> str | None:

@@ -26,6 +26,26 @@ PARTS = {
         170,
         ("data.shuffle_documents=true", "data.reset_memory=true", "train.loss=half", "optim.schedule=cosine"),
     ),
+    "with Muon, a linear fall and averaged weights": (
+        (1, 7),
+        300,
+        ("optim.name=muon", "optim.weight_decay=0.1", "optim.schedule=linear", "optim.ema_decay=0.6"),
+    ),
+    "with averaged weights and a stable rate that falls": (
+        (2, 9),
+        300,
+        ("optim.schedule=wsd", "optim.decay_steps=4", "optim.ema_decay=0.9", "train.accumulate=2"),
+    ),
+    "in the middle of a stage of longer segments and at its beginning": (
+        (4, 7),
+        300,
+        ("train.tgt_len_schedule=[[0,2],[4,5],[9,7]]", "data.reset_memory=true"),
+    ),
+    "with Muon, the inverse root and bf16": (
+        (3, 5),
+        300,
+        ("optim.name=muon", "optim.schedule=inverse_sqrt", "runtime.precision=bf16"),
+    ),
 }
 
 
@@ -61,6 +81,22 @@ def test_17_fails_when_any_part_of_the_state_is_forgotten(tmp_path: Path, monkey
             patch.setattr(place, replacement)
             train_in_parts(tiny(tmp_path, *few, run=part), (4,), monkeypatch)
         assert "model head.biases.0" in differences(whole, remains(tmp_path / part, 6)), part
+
+
+def test_17_fails_when_averaged_weights_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = ("train.max_steps=6", "train.eval_every=100", "train.sample_every=0", "optim.ema_decay=0.9")
+    train(tiny(tmp_path, *few, run="whole"))
+    load = state.load_optimizer_state
+
+    def forgetful(model: Any, optimizer: Any, tensors: dict[str, torch.Tensor]) -> None:
+        load(model, optimizer, {name: t for name, t in tensors.items() if not name.startswith("average.")})
+
+    monkeypatch.setattr(state, "load_optimizer_state", forgetful)
+    train_in_parts(tiny(tmp_path, *few, run="parts"), (4,), monkeypatch)
+    names = differences(remains(tmp_path / "whole", 6), remains(tmp_path / "parts", 6))
+    assert names
+    assert all(name.startswith("optimizer average.") or not name.startswith(("model", "optim")) for name in names)
+    assert "optimizer average.head.biases.0" in names
 
 
 def gradients_of_steps(config: Any, monkeypatch: pytest.MonkeyPatch) -> list[list[torch.Tensor]]:
@@ -145,15 +181,18 @@ def test_19_validation_and_samples_between_steps_change_nothing_of_training(tmp_
     assert plain[0] == plain[1]
 
 
-@pytest.mark.parametrize("schedule", ["cosine", "constant", "inverse_sqrt"])
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd", "inverse_sqrt", "constant"])
 def test_20_the_rate_of_every_step_is_its_closed_form_whether_resumed_or_not(
-    schedule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    schedule: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = tiny(tmp_path, f"optim.schedule={schedule}", train_bytes=300)
+    falls = ("optim.decay_steps=5",) if schedule == "wsd" else ()
+    few = ("train.eval_every=100", "train.sample_every=0", "train.save_every=100")
+    config = tiny(tmp_path, f"optim.schedule={schedule}", f"optim.name={name}", *falls, *few, train_bytes=300)
     taken, step = [], Runtime.step
 
     def noted(self: Runtime, optimizer: torch.optim.Optimizer) -> bool:
-        taken.append({group["lr"] for group in optimizer.param_groups})
+        taken.append([group["lr"] for group in optimizer.param_groups])
         return step(self, optimizer)
 
     monkeypatch.setattr(Runtime, "step", noted)
@@ -161,9 +200,14 @@ def test_20_the_rate_of_every_step_is_its_closed_form_whether_resumed_or_not(
     w, n, peak = 3, 12, 0.01
     after = {
         "cosine": lambda k: peak / 2 * (1 + math.cos(math.pi * (k - w) / (n - w))),
+        "linear": lambda k: peak * (n - k) / (n - w),
+        "wsd": lambda k: peak * min(1, (n - k) / 5),
         "constant": lambda k: peak,
         "inverse_sqrt": lambda k: peak * math.sqrt(w / k),
     }[schedule]
     expected = [peak * k / w if k <= w else after(k) for k in range(1, n + 1)]
     assert [line["lr"] for line in metrics(config.run.dir)] == pytest.approx(expected, abs=1e-15)
-    assert taken == [{line["lr"]} for line in metrics(config.run.dir)]  # what is logged is what was used
+    # What is logged is what was used; Muon's share of it is that of its peak, 0.02, to AdamW's.
+    for line, (first, *rest) in zip(metrics(config.run.dir), taken, strict=True):
+        assert set(rest) == {line["lr"]}
+        assert first == pytest.approx(line["lr"] * (2 if name == "muon" else 1), rel=1e-12)

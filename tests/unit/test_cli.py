@@ -83,7 +83,7 @@ def test_every_public_name_is_there_and_an_unknown_one_says_what_is() -> None:
 def test_the_overview_names_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == 0
     shown = capsys.readouterr().out
-    verbs = ["compare", "train", "eval", "score", "generate", "prepare", "validate", "import", "export", "config"]
+    verbs = "compare train watch eval score generate prepare validate import export config".split()
     assert list(cli.VERBS) == verbs
     for verb in verbs:
         assert f"\n  {verb} " in shown
@@ -108,7 +108,7 @@ def test_no_word_or_an_unknown_one_is_misuse(capsys: pytest.CaptureFixture[str])
     assert cli.main(["trian"]) == 2
     assert capsys.readouterr().err == "txl: unknown verb 'trian'; did you mean train?\n"
     assert cli.main(["x"]) == 2
-    assert "allowed: compare, train, eval" in capsys.readouterr().err
+    assert "allowed: compare, train, watch, eval" in capsys.readouterr().err
     with pytest.raises(SystemExit) as end:
         cli.main(["train"])
     assert end.value.code == 2

@@ -1,22 +1,20 @@
-"""Device and precision as the hardware has them, gradients as torch gives them, seeds by rank, and an honest record."""
+"""Device and precision as the hardware has them, gradients as torch gives them, seeds by rank."""
 
 from __future__ import annotations
 
 import json
 import math
 import random
-import subprocess
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from txl import runtime as module
 from txl.config import Config, ConfigError, RuntimeConfig
-from txl.runtime import Runtime, environment, multiplies_bf16, peak_bytes, precision_for, seed_everything
+from txl.runtime import Runtime, multiplies_bf16, peak_bytes, precision_for, seed_everything
+from txl.train.optim import build_optimizer, optimizer_state
 
 CPU = Config(runtime=RuntimeConfig(device="cpu"))
 
@@ -138,6 +136,28 @@ def test_under_a_scaler_overflow_skips_the_step_discarding_works_and_its_state_s
     assert runtime.step(optimizer)
 
 
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_a_fused_optimizer_that_skips_an_overflow_says_so_and_stays_as_it_was(name: str) -> None:
+    config = replace(CPU, optim=replace(CPU.optim, name=name))
+    runtime = Runtime.create(config)
+    runtime.accelerator.state._mixed_precision = "fp16"
+    runtime.accelerator.native_amp = True
+    runtime.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    bare = nn.Module()
+    bare.layers = nn.ModuleList([nn.Linear(3, 2)])
+    model, optimizer = runtime.prepare(bare, build_optimizer(bare, config.optim))
+    kept = []
+    for value in (2.0, math.inf, 3.0):
+        runtime.backward(sum((parameter * value).sum() for parameter in model.parameters()))
+        assert runtime.clip(model, 0.0) == pytest.approx(value * math.sqrt(8))
+        assert runtime.step(optimizer) is math.isfinite(value)
+        optimizer.zero_grad()
+        kept.append({name: tensor.clone() for name, tensor in optimizer_state(bare, optimizer).items()})
+        kept[-1] |= {name: tensor.clone() for name, tensor in bare.state_dict().items()}
+    assert all(torch.equal(kept[0][key], kept[1][key]) for key in kept[0])
+    assert not any(torch.equal(kept[1][key], kept[2][key]) for key in kept[0])
+
+
 def test_alone_every_exchange_gives_back_what_it_got() -> None:
     runtime = Runtime.create(CPU)
     assert runtime.sum(torch.tensor([1.5, 2.0])).tolist() == [1.5, 2.0]
@@ -156,35 +176,6 @@ def test_seeds_repeat_and_differ_by_rank() -> None:
     assert draw(7) == drawn[0]
     assert all(len({numbers[i] for numbers in drawn}) == 4 for i in range(3))
     assert draw(2**32 - 1, 3)  # NumPy takes 32 bits
-
-
-def test_the_environment_is_json_and_names_versions_and_processor() -> None:
-    record = json.loads(json.dumps(environment()))
-    assert record["packages"]["torch"] == torch.__version__
-    assert record["threads"] == torch.get_num_threads()
-    assert record["cpu"]
-
-
-def test_a_commit_is_recorded_only_for_files_that_are_part_of_it(tmp_path: Path) -> None:
-    def git(*words: str) -> str:
-        who = ("-c", "user.name=A", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
-        done = subprocess.run(["git", "-C", str(tmp_path), *who, *words], capture_output=True, text=True, check=True)
-        return done.stdout.strip()
-
-    package = tmp_path / "package"
-    package.mkdir()
-    assert module._git_commit(package) is None
-    git("init", "-q")
-    (tmp_path / "other.py").write_text("1\n")
-    git("add", "other.py")
-    git("commit", "-qm", "one")
-    (package / "code.py").write_text("1\n")
-    assert module._git_commit(package) is None
-    git("add", "package")
-    git("commit", "-qm", "two")
-    assert module._git_commit(package) == git("rev-parse", "HEAD")
-    (package / "code.py").write_text("2\n")
-    assert module._git_commit(package) == git("rev-parse", "HEAD") + "+changes"
 
 
 def test_peak_memory_is_in_bytes() -> None:

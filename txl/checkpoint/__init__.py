@@ -4,11 +4,21 @@ streaming stopped (`stream`).
 Knows nothing of optimizers, streams or loops.
 """
 
-from txl.checkpoint.load import Bundle, load_run, load_weights, weights
+from txl.checkpoint.load import (
+    AVERAGE,
+    OVERRIDABLE,
+    Bundle,
+    chosen_checkpoint,
+    evaluated_weights,
+    load_run,
+    load_weights,
+    weights,
+)
 from txl.checkpoint.snapshot import (
     CheckpointError,
     Snapshot,
     check_space,
+    checkpoint_path,
     checkpoints,
     newest_valid,
     problem,
@@ -19,11 +29,16 @@ from txl.checkpoint.snapshot import (
 from txl.checkpoint.stream import read_stream, save_stream
 
 __all__ = [
+    "AVERAGE",
+    "OVERRIDABLE",
     "Bundle",
     "CheckpointError",
     "Snapshot",
     "check_space",
+    "checkpoint_path",
     "checkpoints",
+    "chosen_checkpoint",
+    "evaluated_weights",
     "load_run",
     "load_weights",
     "newest_valid",

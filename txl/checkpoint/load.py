@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from txl.checkpoint.snapshot import CheckpointError, checkpoints, is_checkpoint, newest_valid, read
+from txl.checkpoint.snapshot import CheckpointError, Snapshot, checkpoints, is_checkpoint, newest_valid, read
 from txl.config import Config, ConfigError, ModelConfig
 from txl.data.tokenizer import Tokenizer, tokenizer_from_json
 from txl.model import Model, build_model, fit_tables
@@ -26,6 +26,8 @@ OVERRIDABLE = (
     *("initial_memory", "window_includes_self"),
 )
 """Fields of ModelConfig that a trained model may be loaded with otherwise: its weights keep their meaning."""
+AVERAGE = "average"
+"""What a weight's running average is called among the optimizer's tensors (optim.ema_decay)."""
 
 
 @dataclass(frozen=True)
@@ -40,26 +42,33 @@ class Bundle:
 
 
 def load_run(path: str | Path, checkpoint: str = "newest", **model_overrides: Any) -> Bundle:
-    """A trained model from a run folder or from one of its checkpoints.
+    """A trained model from a run folder or from one of its checkpoints; its averaged weights where it keeps them.
 
     checkpoint: newest, or best (by validation), for a run folder; both mean the newest that is whole. model_overrides:
     other values for fields of ModelConfig in `OVERRIDABLE`, such as mem_len=64, clamp_len=32, tgt_len=16. Raises
     CheckpointError where there is no usable checkpoint or an override would change the weights or what they mean, and
     ConfigError where an override is no field of ModelConfig or no possible value.
     """
-    folder = _chosen(Path(path), checkpoint)
+    folder = chosen_checkpoint(Path(path), checkpoint)
     snapshot = read(folder)
     model_config = _overridden(snapshot.config.model, model_overrides)
     tokenizer = tokenizer_from_json(snapshot.tokenizer)
     with torch.random.fork_rng(devices=[]):  # loading is no reason for the caller's numbers to change
         model = build_model(model_config, tokenizer.vocab_size)
     try:
-        load_weights(model, fit_tables(model, snapshot.model))
+        load_weights(model, fit_tables(model, evaluated_weights(snapshot)))
     except CheckpointError as error:
         changed = ", ".join(f"{name}={value}" for name, value in model_overrides.items())
         raise CheckpointError(f"{folder}: {error}" + (f" (loaded with {changed})" if changed else "")) from None
     config = dataclasses.replace(snapshot.config, model=model_config)
     return Bundle(model.eval(), tokenizer, config, snapshot.step, folder)
+
+
+def evaluated_weights(snapshot: Snapshot) -> dict[str, Tensor]:
+    """The weights a run was validated with: running averages where it keeps them (optim.ema_decay), else its own."""
+    prefix = f"{AVERAGE}."
+    averages = {name.removeprefix(prefix): t for name, t in snapshot.optimizer.items() if name.startswith(prefix)}
+    return {**snapshot.model, **averages}
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
@@ -94,8 +103,11 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
             tensor.copy_(tensors[name])
 
 
-def _chosen(path: Path, checkpoint: str) -> Path:
-    """The checkpoint folder that `load_run` is to read."""
+def chosen_checkpoint(path: Path, checkpoint: str) -> Path:
+    """The checkpoint folder that a run folder, or one of its checkpoints, stands for.
+
+    checkpoint: newest, or best by validation. Raises CheckpointError where there is none.
+    """
     if checkpoint not in ("newest", "best"):
         raise CheckpointError(f"checkpoint: found {checkpoint!r}; allowed: newest or best")
     if is_checkpoint(path):

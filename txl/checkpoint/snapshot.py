@@ -65,8 +65,8 @@ def save(run_dir: str | Path, snapshot: Snapshot) -> Path:
     Killed at any instant it leaves either the whole checkpoint or none, and all older ones untouched.
     Raises CheckpointError, the temporary folder removed, where the disk is too small or fails.
     """
-    parent = Path(run_dir) / "checkpoints"
-    final = parent / f"step-{snapshot.step:06d}"
+    final = checkpoint_path(run_dir, snapshot.step)
+    parent = final.parent
     work = parent / f".{final.name}.partial"
     try:
         parent.mkdir(parents=True, exist_ok=True)
@@ -144,6 +144,11 @@ def problem(path: Path) -> str | None:
         except OSError as error:
             return f"{name}: cannot be read ({error.strerror or error})"
     return None
+
+
+def checkpoint_path(run_dir: str | Path, step: int) -> Path:
+    """Where the checkpoint of a step lies."""
+    return Path(run_dir) / "checkpoints" / f"step-{step:06d}"
 
 
 def checkpoints(run_dir: str | Path) -> list[Path]:

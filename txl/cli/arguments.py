@@ -166,6 +166,21 @@ def ids_of(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
+def watch_arguments(parser: argparse.ArgumentParser) -> None:
+    """RUN ... --metric --over --follow."""
+    parser.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="run folders (run.dir), finished or not")
+    parser.add_argument(
+        "--metric",
+        action="append",
+        metavar="NAME",
+        help="a number of metrics.jsonl, e.g. nll, lr, tokens_per_second; can be given repeatedly (bits per byte)",
+    )
+    parser.add_argument(
+        "--over", choices=["step", "tokens", "seconds"], default="step", help="what the x axis is (step)"
+    )
+    parser.add_argument("--follow", action="store_true", help="draw anew every two seconds, until Ctrl-C")
+
+
 def import_arguments(parser: argparse.ArgumentParser) -> None:
     """PATH --out --hparams --vocab."""
     parser.add_argument(

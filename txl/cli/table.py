@@ -36,6 +36,13 @@ VERBS = {
         arguments.config_arguments,
         "training.train",
     ),
+    "watch": Verb(
+        "draw the loss curves of runs in the terminal, over each other, also while they train",
+        "txl watch runs/quickstart/xl runs/quickstart/vanilla --over tokens\n"
+        "txl watch runs/mine --follow --metric bits_per_byte --metric lr",
+        arguments.watch_arguments,
+        "watching.watch",
+    ),
     "eval": Verb(
         "score text with a trained run: perplexity and bits per byte, also against context length",
         "txl eval runs/quickstart/xl --context 16,32,64,128 --json scores.json\n"

@@ -54,7 +54,10 @@ def model_problems(model: ModelConfig, *, vocab_size: int | None = None) -> list
 def _combinations(config: Config) -> Iterator[str]:
     """Problems of values that are fine alone."""
     yield from _tokenizer_combinations(config.tokenizer)
-    yield from _data_combinations(config.data, config.tokenizer)
+    if config.data.separator is not None and config.tokenizer.kind == "byte" and config.train.init_from is None:
+        found = f"{config.data.separator!r} with tokenizer.kind byte"
+        yield _wrong("data.separator", found, "null, for all 256 ids are bytes of text")
+    yield from _data_combinations(config.data)
     yield from _model_combinations(config.model)
     yield from _training_combinations(config.train, config.data, config.model)
     yield from _optim_combinations(config.optim, config.train)
@@ -96,7 +99,7 @@ def _tokenizer_combinations(tokenizer: TokenizerConfig) -> Iterator[str]:
             yield from _idle("tokenizer", tokenizer, field, reason)
 
 
-def _data_combinations(data: DataConfig, tokenizer: TokenizerConfig) -> Iterator[str]:
+def _data_combinations(data: DataConfig) -> Iterator[str]:
     for name in ("valid", "test"):
         source = getattr(data, name)
         if source is not None:
@@ -117,9 +120,6 @@ def _data_combinations(data: DataConfig, tokenizer: TokenizerConfig) -> Iterator
         yield from _idle("data", data, "split_seed", "with data.split_by position, where nothing is drawn")
     if not any(source is not None and source.startswith("hf:") for source in (data.train, data.valid, data.test)):
         yield from _idle("data", data, "streaming", "without a Hugging Face source (hf:NAME)")
-    if data.separator is not None and tokenizer.kind == "byte":
-        found = f"{data.separator!r} with tokenizer.kind byte"
-        yield _wrong("data.separator", found, "null, for all 256 ids are bytes of text")
 
 
 def _model_combinations(model: ModelConfig) -> Iterator[str]:
@@ -185,11 +185,25 @@ def _training_combinations(train: TrainConfig, data: DataConfig, model: ModelCon
     if data.batch_size % train.accumulate:
         found = f"{data.batch_size}, not divisible by train.accumulate {train.accumulate}"
         yield _wrong("data.batch_size", found, f"a multiple of {train.accumulate}")
-    if train.loss == "half" and model.tgt_len < 2:
-        found = f"half with model.tgt_len {model.tgt_len}"
-        yield _wrong("train.loss", found, "full, or a segment of at least 2 tokens")
+    if train.loss == "half" and min([model.tgt_len, *(length for _, length in train.tgt_len_schedule)]) < 2:
+        found = f"half with model.tgt_len {model.tgt_len}" if model.tgt_len < 2 else "half with segments of 1 token"
+        yield _wrong("train.loss", found, "full, or segments of at least 2 tokens")
+    yield from _stages(train, model)
     if train.non_finite != "skip":
         yield from _idle("train", train, "max_skipped", "with train.non_finite raise")
+
+
+def _stages(train: TrainConfig, model: ModelConfig) -> Iterator[str]:
+    """Problems of segments that change their length on the way."""
+    stages, key = train.tgt_len_schedule, "train.tgt_len_schedule"
+    if stages and stages[-1][1] != model.tgt_len:
+        found = f"{show(stages)} with model.tgt_len {model.tgt_len}"
+        yield _wrong(key, found, f"a last stage of {model.tgt_len} tokens, or another model.tgt_len")
+    if stages and stages[-1][0] >= train.max_steps:
+        yield _wrong(key, show(stages), f"a last stage that begins before train.max_steps, {train.max_steps}")
+    if model.position == "learned" and any(length > model.tgt_len for _, length in stages):
+        found = f"{show(stages)} with model.position learned"
+        yield _wrong(key, found, f"at most {model.tgt_len} tokens, for the table has model.tgt_len positions")
 
 
 def _optim_combinations(optim: OptimConfig, train: TrainConfig) -> Iterator[str]:
@@ -200,6 +214,13 @@ def _optim_combinations(optim: OptimConfig, train: TrainConfig) -> Iterator[str]
         yield _wrong("optim.min_lr", f"{optim.min_lr:g}", f"at most optim.lr, {optim.lr:g}")
     if optim.schedule == "constant":
         yield from _idle("optim", optim, "min_lr", "with optim.schedule constant")
+    if optim.schedule != "wsd":
+        yield from _idle("optim", optim, "decay_steps", f"with optim.schedule {optim.schedule} (only with wsd)")
+    elif optim.decay_steps > train.max_steps - optim.warmup_steps > 0:
+        allowed = f"at most {train.max_steps - optim.warmup_steps}, the steps of train.max_steps after warm-up"
+        yield _wrong("optim.decay_steps", optim.decay_steps, allowed)
+    if optim.name != "muon":
+        yield from _idle("optim", optim, "muon_lr muon_momentum", f"with optim.name {optim.name} (only with muon)")
 
 
 def _eval_combinations(evaluation: EvalConfig, model: ModelConfig) -> Iterator[str]:

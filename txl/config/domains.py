@@ -89,6 +89,15 @@ DOMAINS: Mapping[str, Domain] = {
     "model.init_std": _ABOVE_0,
     "model.proj_init_std": _ABOVE_0,
     "train.max_steps": _POSITIVE,
+    "train.init_from": _TEXT,
+    "train.tgt_len_schedule": Domain(
+        "a list of stages [step, tgt_len], the first from step 0, each later than the one before, with segments of at "
+        "least 1 token",
+        lambda value: (
+            not value
+            or (value[0][0] == 0 and all(a[0] < b[0] for a, b in pairwise(value)) and all(n >= 1 for _, n in value))
+        ),
+    ),
     "train.accumulate": _POSITIVE,
     "train.log_every": _POSITIVE,
     "train.eval_every": _POSITIVE,
@@ -104,8 +113,12 @@ DOMAINS: Mapping[str, Domain] = {
     "optim.beta1": _SHARE,
     "optim.beta2": _SHARE,
     "optim.eps": _ABOVE_0,
+    "optim.muon_lr": _ABOVE_0,
+    "optim.muon_momentum": _SHARE,
     "optim.warmup_steps": _COUNT,
+    "optim.decay_steps": _POSITIVE,
     "optim.clip": _FROM_0,
+    "optim.ema_decay": _SHARE,
     "eval.window": _COUNT,
     "eval.batch_size": _POSITIVE,
     "eval.contexts": Domain(
@@ -140,16 +153,24 @@ def allowed_type(hint: Any) -> str:
     core, optional = without_none(hint)
     if get_origin(core) is Literal:
         return "one of " + ", ".join(get_args(core)) + (", or null" if optional else "")
+    if get_origin(core) is tuple:
+        return f"a list of {_several(get_args(core)[0])}" + (" or null" if optional else "")
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-    name = "a list of whole numbers" if get_origin(core) is tuple else names[core]
-    return name + (" or null" if optional else "")
+    return names[core] + (" or null" if optional else "")
+
+
+def _several(item: Any) -> str:
+    """What the items of a list may be, in words."""
+    if get_origin(item) is Literal:
+        return "any of " + ", ".join(get_args(item))
+    return "pairs of whole numbers" if get_origin(item) is tuple else "whole numbers"
 
 
 def show(value: Any) -> str:
     """A value as it stands in YAML: null, true, 'text', 0.5."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    return str(list(value)) if isinstance(value, tuple) else repr(value)
+    return f"[{', '.join(map(show, value))}]" if isinstance(value, tuple) else repr(value)
 
 
 @cache
@@ -171,7 +192,10 @@ def _has_type(value: Any, hint: Any) -> bool:
     if get_origin(core) is Literal:
         return isinstance(value, str) and value in get_args(core)
     if get_origin(core) is tuple:
-        return isinstance(value, tuple) and all(_has_type(item, int) for item in value)
+        kinds = get_args(core)
+        if isinstance(value, tuple) and kinds[-1] is Ellipsis:
+            kinds = kinds[:1] * len(value)
+        return isinstance(value, tuple) and len(value) == len(kinds) and all(map(_has_type, value, kinds))
     if core in (int, float):  # True is an int to Python, never to us
         return isinstance(value, (int, core)) and not isinstance(value, bool)
     return isinstance(value, core)

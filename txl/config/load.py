@@ -20,7 +20,16 @@ from omegaconf.errors import OmegaConfBaseException
 
 from txl.config.checks import config_problems
 from txl.config.domains import allowed_type, hints, without_none
-from txl.config.read import NULL_WORDS, Scalar, Setting, as_list, read_file, settings_of_overrides, settings_of_yaml
+from txl.config.read import (
+    NULL_WORDS,
+    Scalar,
+    Setting,
+    Value,
+    read_file,
+    settings_of_overrides,
+    settings_of_yaml,
+    written,
+)
 from txl.config.schema import Config
 
 AUTO_WORDS = ("auto", "null", "~", "Null", "NULL")
@@ -88,7 +97,7 @@ def _merge(config: Config, settings: list[Setting], problems: list[str]) -> Conf
 def _assign(tree: DictConfig, setting: Setting) -> str | None:
     """Set one value; the problem if it cannot be."""
     value, hint = setting.value, _hint(setting.key)
-    found = str(value) if isinstance(value, Scalar) else f"[{', '.join(map(str, value))}]"
+    found = written(value)
     if setting.key in hints(Config):
         return f"{setting.key}: found {found}; allowed: the fields of the section, as indented lines of `field: value`"
     if hint is None:
@@ -107,11 +116,11 @@ class _SurpriseError(Exception):
     """A value that would be read as something its writer did not mean; str() ends the sentence on what is allowed."""
 
 
-def _typed(value: Scalar | tuple[Scalar, ...], hint: Any) -> Any:
+def _typed(value: Value, hint: Any) -> Any:
     """What to hand to OmegaConf for a field of this type; raises for a word that it would read as another thing."""
     core, _ = without_none(hint)
     if get_origin(core) is tuple and not (isinstance(value, Scalar) and value.bare and value.text in AUTO_WORDS):
-        items = value if isinstance(value, tuple) else as_list(value)
+        items = value if isinstance(value, tuple) else value.items()
         return [_typed(item, get_args(core)[0]) for item in items]
     if isinstance(value, tuple):
         raise _SurpriseError("")

@@ -6,6 +6,7 @@ Knows nothing of which fields exist.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,14 +30,30 @@ class Scalar:
         """As a message shows it: bare words as they stood, text in quotes."""
         return ("null" if self.text in NULL_WORDS else self.text) if self.bare else repr(self.text)
 
+    def items(self) -> tuple[Value, ...]:
+        """The items of `16,32` or `[16, 32]`, each bare; of `[[0, 16], [9, 32]]` two lists."""
+        text = self.text.strip()
+        inside = text[1:-1] if re.fullmatch(r"\[[^\[\]]*\]|\[\s*\[.*\]\s*\]", text) else text
+        found = [Scalar(item.strip(), True) for item in re.findall(r"\s*\[[^\]]*\]|[^,]+", inside) if item.strip()]
+        return tuple(item.items() if item.text.startswith("[") else item for item in found)
+
+
+Value = Scalar | tuple["Value", ...]
+"""A word, or a list of words or lists."""
+
 
 @dataclass(frozen=True)
 class Setting:
     """What a file or an override wants: the dotted key, the value not yet converted, and where it stands."""
 
     key: str
-    value: Scalar | tuple[Scalar, ...]
+    value: Value
     where: str
+
+
+def written(value: Value) -> str:
+    """A value as a message shows it."""
+    return str(value) if isinstance(value, Scalar) else f"[{', '.join(map(written, value))}]"
 
 
 def read_file(path: Path, problems: list[str]) -> str | None:
@@ -103,12 +120,6 @@ def settings_of_overrides(overrides: Sequence[str], problems: list[str]) -> Iter
         yield Setting(key.strip(), Scalar(text[1:-1] if quoted else text, not quoted), f"override {override}")
 
 
-def as_list(scalar: Scalar) -> tuple[Scalar, ...]:
-    """The items of `16,32` or `[16, 32]`, each bare."""
-    inside = scalar.text.strip().removeprefix("[").removesuffix("]")
-    return tuple(Scalar(item.strip(), True) for item in inside.split(",") if item.strip())
-
-
 def _entries(node: yaml.Node, prefix: str, name: str, problems: list[str]) -> Iterator[tuple[str, yaml.Node]]:
     """Dotted key and value node of each entry of a mapping; a key given twice is a problem that names both lines."""
     here = f"{name}:{node.start_mark.line + 1}:" + (f" {prefix}:" if prefix else "")
@@ -136,18 +147,26 @@ def _entries(node: yaml.Node, prefix: str, name: str, problems: list[str]) -> It
 
 
 def _setting(key: str, node: yaml.Node, name: str, problems: list[str]) -> Iterator[Setting]:
-    """The scalar, or the list of scalars, that a key is set to; nothing after noting a tag or a deeper structure."""
+    """The scalar, or the list, that a key is set to; nothing after noting a tag, a mapping or a deeper structure."""
     where = f"{name}:{node.start_mark.line + 1}"
-    if node.tag not in _PLAIN_TAGS:
+    value = _value(node, depth=2)
+    if value is not None:
+        yield Setting(key, value, where)
+    elif node.tag not in _PLAIN_TAGS:
         found = f"the tag {node.tag}; allowed: a plain value, for no object is ever made from a file"
-    elif isinstance(node, yaml.ScalarNode):
-        yield Setting(key, Scalar(node.value, node.style is None), where)
-        return
-    elif not isinstance(node, yaml.SequenceNode):
-        found = "a mapping; allowed: a plain value or a list of them"
-    elif not all(isinstance(item, yaml.ScalarNode) and item.tag in _PLAIN_TAGS for item in node.value):
+        problems.append(f"{where}: {key}: found {found}")
+    elif isinstance(node, yaml.SequenceNode):
         found = "a list with more than plain values in it; allowed: a plain value or a list of them"
+        problems.append(f"{where}: {key}: found {found}")
     else:
-        yield Setting(key, tuple(Scalar(item.value, item.style is None) for item in node.value), where)
-        return
-    problems.append(f"{where}: {key}: found {found}")
+        problems.append(f"{where}: {key}: found a mapping; allowed: a plain value or a list of them")
+
+
+def _value(node: yaml.Node, *, depth: int) -> Value | None:
+    """The words of a node with at most `depth` lists around them; None for anything else."""
+    if node.tag in _PLAIN_TAGS and isinstance(node, yaml.ScalarNode):
+        return Scalar(node.value, node.style is None)
+    if node.tag in _PLAIN_TAGS and isinstance(node, yaml.SequenceNode) and depth:
+        items = [_value(item, depth=depth - 1) for item in node.value]
+        return None if None in items else tuple(item for item in items if item is not None)
+    return None

@@ -25,6 +25,8 @@ class RunConfig:
     resume: Literal["auto", "strict", "never"] = "auto"
     """auto: go on from the newest valid checkpoint; strict: refuse a damaged newest one; never: refuse a folder with
     checkpoints."""
+    trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
+    """Experiment trackers that get every step's numbers too, each an extra to install; metrics.jsonl needs none."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,12 @@ class TrainConfig:
 
     max_steps: int = 1000
     """Optimizer steps of the whole run."""
+    init_from: str | None = None
+    """A run folder or one of its checkpoints (`txl import` makes one of a published model) whose weights and tokenizer
+    this run starts from; null: from scratch."""
+    tgt_len_schedule: tuple[tuple[int, int], ...] = ()
+    """Stages [step, tgt_len]: once so many steps are done segments have that many tokens, and memory is kept across;
+    [[0, 32], [500, 64]] ends with model.tgt_len 64. [] for model.tgt_len throughout."""
     accumulate: int = 1
     """Micro-batches an optimizer step; they split rows, never time."""
     loss: Literal["full", "half"] = "full"
@@ -189,8 +197,8 @@ class TrainConfig:
 class OptimConfig:
     """How weights are updated."""
 
-    name: Literal["adamw"] = "adamw"
-    """Optimizer."""
+    name: Literal["adamw", "muon"] = "adamw"
+    """adamw; muon: Muon for the matrices of the layers, AdamW for embedding, softmax, biases and norms."""
     lr: float = 1e-3
     """Peak learning rate."""
     min_lr: float = 0.0
@@ -203,12 +211,20 @@ class OptimConfig:
     """Decay of the second moment."""
     eps: float = 1e-8
     """Added to the root of the second moment."""
-    schedule: Literal["cosine", "constant", "inverse_sqrt"] = "cosine"
-    """Course of the rate after warm-up."""
+    muon_lr: float = 0.02
+    """Peak learning rate of Muon's matrices, which follows the same schedule; only for name muon."""
+    muon_momentum: float = 0.95
+    """Decay of Muon's momentum; only for name muon."""
+    schedule: Literal["cosine", "linear", "wsd", "inverse_sqrt", "constant"] = "cosine"
+    """Course of the rate after warm-up; wsd (warm-up, stable, decay) stays at the peak until the last decay_steps."""
     warmup_steps: int = 100
     """Steps of linear warm-up from 0."""
+    decay_steps: int = 100
+    """Steps of the fall from lr to min_lr at the end; only for schedule wsd."""
     clip: float = 0.25
     """Largest global gradient norm; 0 for no clipping."""
+    ema_decay: float = 0.0
+    """Decay of a running average of the weights, e.g. 0.999, which then is what is validated and loaded; 0 for none."""
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,9 @@ class Streams(Iterator[SegmentBatch]):
     ids: N token ids, e.g. a memory map; document_starts: ascending indices, the first 0. With `reset_memory` resets
     are marked at each document's first token (a separator ends the document before it); each epoch starts with one in
     any case. With `shuffle_documents` the documents of each epoch come in an order that depends on (seed, epoch)
-    alone, each with the separator after it; else as they are. `vocab_size` given: an id outside of it raises
-    DataError. DataError where there are fewer pairs than streams, or B is not divisible by `world`.
+    alone, each with the separator after it; else as they are. `tgt_len` may be set anew between segments: the text
+    goes on where it was. `vocab_size` given: an id outside of it raises DataError. DataError where there are fewer
+    pairs than streams, or B is not divisible by `world`.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Streams(Iterator[SegmentBatch]):
         if pairs < batch_size:
             raise DataError(_too_little(len(ids), batch_size, world))
         self._ids, self._starts = ids, starts
-        self._tgt_len, self._vocab_size = tgt_len, vocab_size
+        self.tgt_len, self._vocab_size = tgt_len, vocab_size
         self._reset_memory, self._shuffle, self._seed = reset_memory, shuffle_documents, seed
         # Stream g is pairs [first[g], first[g] + length[g]): the first `longer` streams have one more than the others.
         shortest, longer = divmod(pairs, batch_size)
@@ -87,10 +88,10 @@ class Streams(Iterator[SegmentBatch]):
         self._lay_out()
 
     def __len__(self) -> int:
-        return -(-self._longest // self._tgt_len)
+        return -(-self._longest // self.tgt_len)
 
     def __next__(self) -> SegmentBatch:
-        at, stop = self._token, min(self._token + self._tgt_len, self._longest)
+        at, stop = self._token, min(self._token + self.tgt_len, self._longest)
         there = np.arange(at, stop) < self._length[:, None]
         place = np.where(there, self._first[:, None] + np.arange(at, stop), 0)
         document, token = self._tokens_at(place)

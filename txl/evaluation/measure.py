@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from txl.config import Config, EvalConfig
+from txl.environment import environment
 from txl.evaluation.context import Point, Text, curve
 from txl.evaluation.perplexity import Progress, Settings
 from txl.evaluation.speed import Speed, speeds
 from txl.model import Model
-from txl.runtime import environment
 
 if TYPE_CHECKING:
     from txl.data import Corpus, Split, Tokenizer

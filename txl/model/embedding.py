@@ -61,7 +61,9 @@ class Embedding(nn.Module):
             vectors = F.embedding((ids - start).clamp(0, stop - start - 1) if len(self.bounds) > 1 else ids, table)
             projection = self.projection(index)
             if projection is not None:
-                vectors = F.linear(vectors, projection)
+                vectors = F.linear(vectors, projection).to(
+                    table.dtype
+                )  # the residual stream is float32 in autocast too
             inside = ((ids >= start) & (ids < stop))[..., None]
             out = vectors if out is None else torch.where(inside, vectors, out)
         assert out is not None

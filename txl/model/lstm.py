@@ -84,7 +84,9 @@ class LSTM(nn.Module):
         after = []
         for index, layer in enumerate(self.layers):
             h, c = (tensor[None].to(x.dtype).contiguous() for tensor in state[2 * index : 2 * index + 2])
-            x, (h, c) = layer(x, (h, c))
+            kind = x.device.type  # on a CPU always in float32: few processors have an LSTM in 16 bit
+            with torch.autocast(kind, enabled=torch.is_autocast_enabled(kind) and kind != "cpu"):
+                x, (h, c) = layer(x, (h, c))
             x = self.drop(x)
             after += [h[0], c[0]]
         return x.contiguous(), after

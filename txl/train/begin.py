@@ -13,27 +13,47 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from txl.checkpoint import CheckpointError, Snapshot, check_space, checkpoints, newest_valid, read, weights
+from txl.checkpoint import (
+    CheckpointError,
+    Snapshot,
+    check_space,
+    checkpoint_path,
+    checkpoints,
+    newest_valid,
+    read,
+    weights,
+)
 from txl.config import Config, ConfigError
 from txl.data import DataError
 from txl.data.corpus import Corpus, prepare
 from txl.data.streams import Streams
-from txl.model import build_model, use_attention
+from txl.model import Model, build_model, use_attention
 from txl.model.softmax import auto_cutoffs
 from txl.runtime import Runtime, seed_everything
 from txl.train.folder import write_records
 from txl.train.journal import Journal
 from txl.train.optim import build_optimizer
-from txl.train.state import Run, TrainState, restore
+from txl.train.schedules import learning_rate
+from txl.train.start import find_start, take_weights, taking_over, tokenizer_of
+from txl.train.state import Run, TrainState, restore, undisturbed
+from txl.train.work import product_speed, trained_flops
 
 COUNTED_TOKENS = 1 << 22
 """Tokens counted at a time for automatic cutoffs."""
 FREE_SECTIONS = ("run", "eval", "runtime")
 FREE_SETTINGS = (
-    *("train.max_steps", "train.log_every", "train.eval_every", "train.save_every", "train.keep_last"),
+    *(
+        "tokenizer.path",
+        "train.max_steps",
+        "train.log_every",
+        "train.eval_every",
+        "train.save_every",
+        "train.keep_last",
+    ),
     *("train.sample_every", "train.sample_tokens", "train.non_finite", "train.max_skipped", "data.cache_dir"),
 )
-"""What may differ between a run's start and its resumption; anything else would make it another run."""
+"""What may differ between a run's start and its resumption; anything else would make it another run (a tokenizer that
+moved is judged by its hash)."""
 
 
 def begin(config: Config, runtime: Runtime, journal: Journal) -> tuple[Run, TrainState]:
@@ -44,8 +64,8 @@ def begin(config: Config, runtime: Runtime, journal: Journal) -> tuple[Run, Trai
     check_rows(config, runtime)
     notes: list[str] = []  # said after the line that tells what runs
     snapshot = find_snapshot(config, warn=notes.append)
-    if snapshot is not None:  # the order of documents and the samples go on as they began
-        config = replace(config, run=replace(config.run, seed=snapshot.config.run.seed))
+    start = find_start(config) if snapshot is None else None
+    config = taking_over(config, start) if snapshot is None else as_begun(config, snapshot)
     corpus = prepare(config, report=journal.working)
     notes += corpus.manifest["notes"]
     if corpus.valid.tokens < 2:
@@ -53,8 +73,10 @@ def begin(config: Config, runtime: Runtime, journal: Journal) -> tuple[Run, Trai
     config = with_cutoffs(config, corpus)
     seed_everything(config.run.seed)
     bare = build_model(config.model, corpus.tokenizer.vocab_size)
+    if start is not None:
+        take_weights(bare, start, config, corpus.tokenizer)
+        notes.append(str(start))
     use_attention(bare, config.runtime.attention)
-    model, optimizer = runtime.prepare(bare, build_optimizer(bare, config.optim))
     streams = Streams(
         corpus.train.ids,
         corpus.train.document_starts,
@@ -67,20 +89,35 @@ def begin(config: Config, runtime: Runtime, journal: Journal) -> tuple[Run, Trai
         seed=config.run.seed,
         vocab_size=corpus.tokenizer.vocab_size,
     )
-    run = Run(config, runtime, journal, corpus, streams, bare, model, optimizer)
+    bare.to(runtime.device)
+    speed, flops = product_speed(runtime.device, runtime.precision), flops_by_length(config, bare, streams)
+    model, optimizer = runtime.prepare(bare, build_optimizer(bare, config.optim))
+    run = Run(config, runtime, journal, corpus, streams, bare, model, optimizer, flops, speed)
     journal.say(describe(run, step=0 if snapshot is None else snapshot.step))
     seed_everything(config.run.seed, rank=runtime.rank)  # rows of different processes drop out differently
     state = TrainState(memory=(None,) * config.train.accumulate, position=streams.position())
     if snapshot is not None:
         state = restore(run, snapshot, warn=notes.append)
         streams.seek(dict(state.position))
-    for note in notes:
+        notes += changed_schedule(snapshot, config)
+    for note in (*notes, describe_work(run)):
         journal.say(note)
     if runtime.is_main:
         check_disk(run)
         write_records(Path(config.run.dir), config)
     journal.begin(state.step, {} if snapshot is None else snapshot.state["journal"])
     return run, state
+
+
+def as_begun(config: Config, snapshot: Snapshot) -> Config:
+    """The config of a run that goes on: its seed, and what it chose or took over when it began, stay what they were."""
+    begun = snapshot.config
+    config = replace(config, run=replace(config.run, seed=begun.run.seed))
+    if begun.train.init_from is not None and begun.tokenizer.kind == "file":
+        config = replace(config, tokenizer=tokenizer_of(checkpoint_path(config.run.dir, snapshot.step)))
+    if config.model.cutoffs is None:
+        config = replace(config, model=replace(config.model, cutoffs=begun.model.cutoffs))
+    return config
 
 
 def with_cutoffs(config: Config, corpus: Corpus) -> Config:
@@ -104,6 +141,26 @@ def describe(run: Run, *, step: int) -> str:
     )
 
 
+def describe_work(run: Run) -> str:
+    """What a token costs and how fast products are here, in one line: of this the mfu of every step is a share."""
+    flops = run.flops[run.config.model.tgt_len]
+    return f"{flops / 1e6:,.2f} million FLOPs a token trained; products: {run.speed}; mfu is the share of it"
+
+
+def flops_by_length(config: Config, model: Model, streams: Streams) -> dict[int, float]:
+    """FLOPs of training one token for each length that segments have in the run, counted on a row of the text."""
+    position, found = streams.position(), {}
+    with undisturbed():
+        for length in {config.model.tgt_len, *(length for _, length in config.train.tgt_len_schedule)}:
+            streams.tgt_len = length
+            batch = next(streams)
+            streams.seek(position)
+            device = next(model.parameters()).device
+            found[length] = trained_flops(model, batch.inputs[:1].to(device), batch.targets[:1].to(device))
+    streams.tgt_len = config.model.tgt_len
+    return found
+
+
 def check_rows(config: Config, runtime: Runtime) -> None:
     """Raise ConfigError where the rows of a step cannot be shared evenly by processes and micro-batches."""
     rows, accumulate = config.data.batch_size, config.train.accumulate
@@ -120,7 +177,8 @@ def check_disk(run: Run) -> None:
     """Raise CheckpointError where the checkpoints kept, the best one and the next one do not fit on the disk."""
     config = run.config
     memory = config.data.batch_size * config.model.mem_len * config.model.d_model * config.model.n_layer * 4
-    size = 3 * sum(tensor.nbytes for tensor in weights(run.bare).values()) + memory  # weights and two moments
+    copies = 3 + (config.optim.ema_decay > 0)  # weights, two moments, an average
+    size = copies * sum(tensor.nbytes for tensor in weights(run.bare).values()) + memory
     missing = config.train.keep_last + 2 - len(checkpoints(run.dir))
     check_space(run.dir, size * max(1, missing))
 
@@ -154,6 +212,19 @@ def find_snapshot(config: Config, *, warn: Callable[[str], None]) -> Snapshot | 
     return snapshot
 
 
+def changed_schedule(snapshot: Snapshot, config: Config) -> list[str]:
+    """A sentence where another `train.max_steps` gives the next step another rate than the run was begun with."""
+    before, now, step = snapshot.config.train.max_steps, config.train.max_steps, snapshot.step + 1
+    if before == now or config.optim.schedule in ("constant", "inverse_sqrt"):
+        return []
+    old, new = (learning_rate(step, config.optim, steps) for steps in (before, now))
+    return [
+        f"warning: train.max_steps is {now:,} and was {before:,}, so optim.schedule {config.optim.schedule} is another "
+        f"curve: the rate goes on from {learning_rate(snapshot.step, config.optim, before):.3g} at step {step - 1:,} "
+        f"to {new:.3g} at step {step:,} (it would have been {old:.3g}), and to {config.optim.min_lr:g} at step {now:,}"
+    ]
+
+
 def changed_settings(saved: Config, config: Config) -> list[str]:
     """A line with both values for each setting that may not differ from the start of a run and does."""
     lines = []
@@ -162,6 +233,8 @@ def changed_settings(saved: Config, config: Config) -> list[str]:
         for field in fields(before):
             key, old, new = f"{section.name}.{field.name}", getattr(before, field.name), getattr(now, field.name)
             if key == "model.cutoffs" and new is None:  # auto: the run has chosen
+                continue
+            if section.name == "tokenizer" and saved.train.init_from is not None:  # taken over, and judged by its hash
                 continue
             if old != new and section.name not in FREE_SECTIONS and key not in FREE_SETTINGS:
                 lines.append(f"{key}: found {new!r}, the run was begun with {old!r}")

@@ -6,10 +6,9 @@ Knows nothing of the command line, nor of what is compared with what.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -21,6 +20,7 @@ from txl.infer import Session, generate_text
 from txl.model import use_attention
 from txl.runtime import device_kind
 from txl.train.folder import write_text
+from txl.train.history import history
 
 Report = Callable[[str, int, int | None], None]
 """report(what, done, total)."""
@@ -42,13 +42,13 @@ def measured_run(config: Config, *, report: Report | None = None) -> Measurement
     found = _kept(kept)
     if found is not None and found.step == bundle.step and found.config == json.loads(json.dumps(asdict(config))):
         return found
-    corpus = prepare(config, report=report)
+    corpus = corpus_for(bundle, own_text=True, report=report)
     measured = measure(
         bundle,
         corpus,
         config.eval,
         report,
-        history=list(_history(Path(config.run.dir) / "metrics.jsonl")),
+        history=history(config.run.dir),
         sample=written_sample(bundle, corpus),
     )
     write_text(kept, measured.to_json())
@@ -87,8 +87,11 @@ def placed(bundle: Bundle, config: Config) -> Bundle:
 
 
 def corpus_for(bundle: Bundle, *, own_text: bool, report: Report | None = None) -> Corpus:
-    """The text of the bundle's config in the ids of the bundle's own tokenizer, also where it was not trained on it."""
-    if own_text:
+    """The text of the bundle's config in the ids of the bundle's own tokenizer, also where it was not trained on it.
+
+    What the config says of a tokenizer makes the same one of the run's own text, unless it was taken over.
+    """
+    if own_text and bundle.config.train.init_from is None:
         return prepare(bundle.config, report=report)
     tokenizer = TokenizerConfig(kind="file", path=str(bundle.path / "tokenizer.json"))
     return prepare(replace(bundle.config, tokenizer=tokenizer), report=report)
@@ -123,10 +126,3 @@ def _kept(path: Path) -> Measurement | None:
         return Measurement.from_json(path.read_text("utf-8"))
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _history(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The records of metrics.jsonl; nothing where there is no such file."""
-    if path.exists():
-        with path.open(encoding="utf-8") as lines:
-            yield from (json.loads(line) for line in lines)

@@ -16,7 +16,7 @@ from typing import Any
 
 from txl.checkpoint import CheckpointError
 from txl.config import Config, to_yaml
-from txl.runtime import environment
+from txl.environment import environment
 
 LOCK = ".lock"
 

@@ -145,8 +145,12 @@ def describe(record: Mapping[str, Any]) -> str:
     if record["nll"] is None or record["grad_norm"] is None:
         loss = f"not finite: skipped ({record['skipped']} so far)"
     else:
-        loss = f"nll {record['nll']:.4f}  {record['bits']:.4f} bits  norm {record['grad_norm']:.3g}"
-    text = f"{loss}  lr {record['lr']:.2e}  {record['tokens_per_second']:,.0f} tokens/s"
+        bits = record["bits_per_byte"]
+        of_text = "" if bits is None else f"  {bits:.4f} bits/byte"
+        loss = f"nll {record['nll']:.4f}{of_text}  norm {record['grad_norm']:.3g}"
+    speed = f"{record['tokens_per_second']:,.0f} tokens/s  mfu {record['mfu']:.1%}"
+    kept = f"memory {size(record['memory_bytes'])}  peak {size(record['peak_bytes'])}"
+    text = f"{loss}  lr {record['lr']:.2e}  {speed}  {kept}"
     return f"{text}  {describe_valid(record)}" if "valid_nll" in record else text
 
 
@@ -157,6 +161,15 @@ def describe_valid(record: Mapping[str, Any]) -> str:
     if record["valid_bits_per_byte"] is None:
         return f"valid nll {record['valid_nll']:.4f}"
     return f"valid nll {record['valid_nll']:.4f}, {record['valid_bits_per_byte']:.4f} bits per byte"
+
+
+def size(n_bytes: float) -> str:
+    """Bytes in three digits or so: 980 B, 24.6 kB, 1.05 MB, 612 MB, 1.61 GB."""
+    units = ["TB", "GB", "MB", "kB", "B"]
+    while n_bytes >= 999.5 and len(units) > 1:
+        n_bytes /= 1000
+        units.pop()
+    return f"{n_bytes:.0f} {units[-1]}" if len(units) == 5 or n_bytes >= 99.95 else f"{n_bytes:.3g} {units[-1]}"
 
 
 def clock(seconds: float) -> str:

@@ -7,12 +7,11 @@ clip; check that all is finite; step; when due validate, write down, sample, sav
 from __future__ import annotations
 
 import math
-import os
 import shlex
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,37 +19,33 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from txl.checkpoint import CheckpointError, checkpoints, problem
-from txl.config import Config, ConfigError, TrainConfig, load_config
+from txl.checkpoint import checkpoints
+from txl.config import Config, TrainConfig
+from txl.data.corpus import Split
 from txl.data.streams import SegmentBatch
 from txl.evaluation.perplexity import one_pass
 from txl.infer.session import Session
 from txl.runtime import Runtime, peak_bytes
-from txl.train.begin import begin, changed_settings
-from txl.train.folder import locked, read_result, write_result
-from txl.train.journal import Journal, describe_valid
-from txl.train.optim import learning_rate, set_learning_rate
+from txl.train.begin import begin
+from txl.train.folder import locked
+from txl.train.journal import Journal
+from txl.train.optim import average_weights, averaged, set_learning_rate
+from txl.train.result import TrainResult, finish, finished_before, is_finished
+from txl.train.schedules import average_decay, learning_rate, segment_length
 from txl.train.signals import Preempted, Signals
 from txl.train.state import Run, TrainState, save_state, undisturbed
+from txl.train.trackers import Trackers
 
 __all__ = ["NonFiniteError", "Preempted", "TrainResult", "is_finished", "train"]
 
 PROMPT_TOKENS = 64
 """Tokens from the start of the validation split that a text sample goes on from."""
+OVERFLOWS_ALLOWED = 30
+"""Overflows in a row at which a run in fp16 ends: a scale of 65536, halved as often, is no cause any more."""
 
 
 class NonFiniteError(RuntimeError):
     """A loss or gradient was not finite and the run ends; weights and checkpoints are as they were before that step."""
-
-
-@dataclass(frozen=True)
-class TrainResult:
-    """How a run ended: steps done, nats a token over the whole validation split, where it is, whether all is done."""
-
-    step: int
-    valid_nll: float
-    run_dir: Path
-    finished: bool
 
 
 def train(config: Config) -> TrainResult:
@@ -62,11 +57,12 @@ def train(config: Config) -> TrainResult:
     Preempted once it has stopped and saved after a signal.
     """
     if config.run.resume != "never" and is_finished(config):
-        return _finished_before(config)
+        return finished_before(config)
     runtime = Runtime.create(config)
-    journal = Journal(Path(config.run.dir), config.train, active=runtime.is_main)
-    with locked(Path(config.run.dir), active=runtime.is_main), journal, Signals() as signals:
+    journal, trackers = Journal(Path(config.run.dir), config.train, active=runtime.is_main), Trackers(config, runtime)
+    with locked(Path(config.run.dir), active=runtime.is_main), journal, Signals() as signals, trackers:
         run, state = begin(config, runtime, journal)
+        trackers.begin()
         config = run.config
         model, optimizer, streams = run.model, run.optimizer, run.streams
         started = time.monotonic() - state.elapsed_seconds
@@ -77,14 +73,15 @@ def train(config: Config) -> TrainResult:
             step, began = state.step + 1, time.monotonic()
             rate = learning_rate(step, config.optim, config.train.max_steps)
             set_learning_rate(optimizer, rate)
+            streams.tgt_len = segment_length(step, config)
 
             # Forward and backward: rows are split into micro-batches, each with its own memory. The loss of a step is
             # the sum of nats over micro-batches and processes, divided once by all their targets; DDP averages, hence
             # `world`.
             batch = next(streams)
             parts = micro_batches(batch, config.train)
-            counts = torch.tensor([count_targets([batch]), count_targets(parts)])
-            n_tokens, n_targets = (int(number) for number in runtime.sum(counts))
+            counts = [count_targets([batch]), count_targets(parts), count_bytes(parts, run.corpus.train)]
+            n_tokens, n_targets, n_bytes = (int(number) for number in runtime.sum(torch.tensor(counts)))
             nats, memory = torch.zeros((), device=runtime.device), []
             for index, (part, before) in enumerate(zip(parts, state.memory, strict=True)):
                 inputs, targets, resets = on_device(part, runtime)
@@ -99,14 +96,20 @@ def train(config: Config) -> TrainResult:
 
             # The step, unless a number in any process is not finite: then weights, moments and memory stay as they are.
             finite = math.isfinite(nll) and (math.isfinite(norm) or runtime.scales_gradients)
-            if runtime.any(not finite):
+            broken = runtime.any(not finite)
+            if broken:
                 runtime.discard(optimizer)
                 state = replace(state, skipped=state.skipped + 1, skipped_in_a_row=state.skipped_in_a_row + 1)
             else:
                 updated = runtime.step(optimizer)
                 optimizer.zero_grad(set_to_none=True)
-                state = replace(state, memory=tuple(memory), skipped=state.skipped + (not updated), skipped_in_a_row=0)
-            elapsed = time.monotonic() - started
+                if updated and config.optim.ema_decay:
+                    average_weights(run.bare.parameters(), optimizer, average_decay(step, config.optim))
+                in_a_row = 0 if updated else state.skipped_in_a_row + 1
+                state = replace(
+                    state, memory=tuple(memory), skipped=state.skipped + (not updated), skipped_in_a_row=in_a_row
+                )
+            elapsed, tokens_per_second = time.monotonic() - started, n_tokens / (time.monotonic() - began)
             state = replace(
                 state, step=step, tokens=state.tokens + n_tokens, position=streams.position(), elapsed_seconds=elapsed
             )
@@ -115,16 +118,18 @@ def train(config: Config) -> TrainResult:
                 "epoch": state.tokens / run.corpus.train.tokens,
                 "nll": finite_or_none(nll),
                 "bits": finite_or_none(nll / math.log(2)),
+                "bits_per_byte": finite_or_none(nll * n_targets / math.log(2) / (n_bytes or math.nan)),
                 "grad_norm": finite_or_none(norm),
                 "lr": rate,
                 "tokens": state.tokens,
-                "tokens_per_second": n_tokens / (time.monotonic() - began),
+                "tokens_per_second": tokens_per_second,
+                "mfu": run.speed.share(tokens_per_second, run.flops[streams.tgt_len], world=runtime.world),
                 "skipped": state.skipped,
                 "memory_bytes": state.memory_bytes,
                 "peak_bytes": peak_bytes(runtime.device),
                 "elapsed_seconds": elapsed,
             }
-            if state.skipped_in_a_row >= skips_allowed(config.train):
+            if state.skipped_in_a_row >= (skips_allowed(config.train) if broken else OVERFLOWS_ALLOWED):
                 journal.step(record)
                 raise NonFiniteError(_not_finite(run, state, nll, norm))
 
@@ -138,6 +143,7 @@ def train(config: Config) -> TrainResult:
             if improved:
                 state = replace(state, best_nll=valid["valid_nll"], best_step=step)
             journal.step(record)
+            trackers.log(record)
             if (last or due(step, config.train.sample_every)) and runtime.is_main:
                 journal.sample(step, *sample(run, step))
             if last or improved or signum or due(step, config.train.save_every):
@@ -168,6 +174,14 @@ def micro_batches(batch: SegmentBatch, config: TrainConfig) -> list[SegmentBatch
 def count_targets(batches: Sequence[SegmentBatch]) -> int:
     """Targets that are scored."""
     return sum(int((batch.targets != -100).sum()) for batch in batches)
+
+
+def count_bytes(batches: Sequence[SegmentBatch], split: Split) -> int:
+    """Bytes of text that the scored targets stand for; their share of the split's where ids alone do not say it."""
+    if not split.bytes_exact:
+        return round(count_targets(batches) * split.bytes / split.tokens)
+    targets = (batch.targets[batch.targets != -100].numpy() for batch in batches)
+    return sum(int(split.byte_lengths[ids].sum()) for ids in targets)
 
 
 def on_device(batch: SegmentBatch, runtime: Runtime) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -212,7 +226,7 @@ def validate(run: Run, *, tokens: int | None, progress: Callable[[int, int], Non
             resets = np.zeros(scored + 1, dtype=bool)
             resets[starts[starts <= scored]] = True
         batch_size = run.config.eval.batch_size
-        with undisturbed(), runtime.autocast():
+        with undisturbed(), averaged(run.bare.parameters(), run.optimizer), runtime.autocast():
             nats = one_pass(run.bare, ids, None, batch_size, resets, span=(first, stop), progress=progress).nats
     nats = float(runtime.sum(torch.tensor(nats, dtype=torch.float64)))
     text_bytes = split.scored_bytes(1, scored + 1) or math.nan  # nothing but separators
@@ -227,7 +241,7 @@ def validate(run: Run, *, tokens: int | None, progress: Callable[[int, int], Non
 def sample(run: Run, step: int) -> tuple[str, str]:
     """What the model writes after the beginning of the validation split, and that beginning; seeded by the step."""
     prompt = [int(token) for token in run.corpus.valid.ids[:PROMPT_TOKENS]]
-    with undisturbed():
+    with undisturbed(), averaged(run.bare.parameters(), run.optimizer):
         session = Session(run.bare)
         session.feed(torch.tensor([prompt]))
         drawn = session.generate(run.config.train.sample_tokens, seed=run.config.run.seed + step)
@@ -236,52 +250,11 @@ def sample(run: Run, step: int) -> tuple[str, str]:
     return decode(prompt), decode(written)
 
 
-def finish(run: Run, state: TrainState, valid: dict[str, Any]) -> TrainResult:
-    """Write down and say how the run ended."""
-    result = {"step": state.step, **valid, "tokens": state.tokens, "skipped": state.skipped}
-    result |= {"best_step": state.best_step, "best_nll": state.best_nll, "elapsed_seconds": state.elapsed_seconds}
-    if run.runtime.is_main:
-        write_result(run.dir, result)
-    tokens = f"{valid['valid_tokens']:,} tokens of validation"
-    run.journal.say(f"{run.dir}: done after {state.step} steps: {describe_valid(valid)} on {tokens}")
-    return _result(run.dir, result)
-
-
-def is_finished(config: Config) -> bool:
-    """Whether this run is trained to `train.max_steps` and evaluated with these settings, its last checkpoint whole."""
-    run_dir = Path(config.run.dir)
-    result = read_result(run_dir)
-    if result is None or result.get("step") != config.train.max_steps:
-        return False
-    try:
-        saved = load_config(run_dir / "config.yaml")
-        newest = checkpoints(run_dir)
-        return not changed_settings(saved, config) and bool(newest) and problem(newest[0]) is None
-    except (ConfigError, CheckpointError):
-        return False
-
-
 def watch(run: Run, signals: Signals, done: int, total: int) -> None:
     """Progress of the last evaluation; all is saved, so a signal may end it at once."""
     run.journal.validating(done, total)
     if signals.received:
         raise Preempted(signals.received, _go_on(run, signals.received))
-
-
-def _finished_before(config: Config) -> TrainResult:
-    """The result of a run that was done before."""
-    run_dir = Path(config.run.dir)
-    result = read_result(run_dir)
-    assert result is not None
-    if int(os.environ.get("RANK", "0")) == 0:
-        nll = "not finite" if result["valid_nll"] is None else f"{result['valid_nll']:.4f}"
-        print(f"{run_dir}: done before, {result['step']} steps, valid nll {nll}", flush=True)
-    return _result(run_dir, result)
-
-
-def _result(run_dir: Path, result: dict[str, Any]) -> TrainResult:
-    nll = result["valid_nll"]
-    return TrainResult(int(result["step"]), math.nan if nll is None else float(nll), run_dir, finished=True)
 
 
 def _go_on(run: Run, signum: int) -> str:

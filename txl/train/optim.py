@@ -1,75 +1,115 @@
-"""How weights are updated: the optimizer, the learning rate of each step, and the optimizer's memory by parameter name.
+"""How weights are updated: the optimizer, its rate, averaged weights, and the optimizer's memory by parameter name.
 
-config.optim and a model -> AdamW; a step -> its rate, a pure function. Knows nothing of losses, loops or files.
+config.optim and a model -> AdamW, or Muon beside it. Knows nothing of losses, schedules, loops or files.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from txl.checkpoint import CheckpointError
+from txl.checkpoint import AVERAGE, CheckpointError
 from txl.config import OptimConfig
 
 UNDECAYED = ("bias", "table")
 """In the names of what is added to a score (bias_u, biases) or looked up (tables of tokens, positions, distances)."""
+OF_A_LAYER = "layers."
+"""In the names of what transforms hidden states, which Muon updates: neither embedding nor softmax."""
 
 
 def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
-    """Fused AdamW whose decay touches weight matrices alone: never biases, norms, embeddings or tables of positions."""
-    decayed = decayed_parameters(model)
-    named = dict(model.named_parameters())
+    """AdamW, or Muon for the matrices of the layers and AdamW for all else; decay touches weight matrices alone.
+
+    Muon (Jordan 2024) replaces the momentum of a matrix by the nearest orthogonal one, so its rate, `muon_lr` at the
+    peak, is a size of step and no multiple of AdamW's; both follow the one schedule.
+    """
+    decayed, named = decayed_parameters(model), dict(model.named_parameters())
+    muon = {name for name in decayed if config.name == "muon" and OF_A_LAYER in name}
     groups = [
-        {"params": [p for name, p in named.items() if name in decayed], "weight_decay": config.weight_decay},
+        {"params": [p for name, p in named.items() if name in decayed - muon], "weight_decay": config.weight_decay},
         {"params": [p for name, p in named.items() if name not in decayed], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(
+    adamw = torch.optim.AdamW(
         [group for group in groups if group["params"]],
         lr=config.lr,
         betas=(config.beta1, config.beta2),
         eps=config.eps,
         fused=True,
     )
+    if not muon:
+        return adamw
+    momentum, decay = config.muon_momentum, config.weight_decay
+    matrices = [parameter for name, parameter in named.items() if name in muon]
+    both = Muon(torch.optim.Muon(matrices, lr=config.muon_lr, momentum=momentum, weight_decay=decay), adamw)
+    for group in both.param_groups[:1]:
+        group["share"] = config.muon_lr / config.lr
+    return both
+
+
+class Muon(torch.optim.Optimizer):
+    """Muon and AdamW as one optimizer: one state by parameter, the groups of both, one step for the scaler of fp16."""
+
+    def __init__(self, muon: torch.optim.Muon, adamw: torch.optim.AdamW) -> None:
+        self.muon, self.adamw = muon, adamw
+        super().__init__([*muon.param_groups, *adamw.param_groups], {})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        """Update all parameters; whoever loads a state puts new groups here, so the two get theirs at each step."""
+        assert closure is None
+        n_muon = len(self.muon.param_groups)
+        for part, groups in ((self.muon, self.param_groups[:n_muon]), (self.adamw, self.param_groups[n_muon:])):
+            part.param_groups, part.state = groups, self.state
+            part.step()
 
 
 def decayed_parameters(model: nn.Module) -> set[str]:
     """Names of the parameters that are multiplied as matrices: not those that are looked up or added (`UNDECAYED`)."""
-    looked_up = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     return {
         name
         for name, parameter in model.named_parameters()
-        if parameter.ndim >= 2 and id(parameter) not in looked_up and not any(word in name for word in UNDECAYED)
+        if parameter.ndim >= 2 and not any(word in name for word in UNDECAYED)
     }
 
 
-def learning_rate(step: int, config: OptimConfig, max_steps: int) -> float:
-    """The rate of step k of N, steps counted from 1: lr/w first, the peak at step w, `min_lr` last (cosine).
-
-    With w warm-up steps: lr · k/w while k <= w, and after that
-        constant      lr
-        cosine        min_lr + (lr - min_lr)/2 · (1 + cos(π (k - w)/(N - w)))
-        inverse_sqrt  lr · sqrt(w/k), at least min_lr (w = 0 counts as 1)
-    Beyond N it stays what it was at N. It depends on nothing else: a run that goes on has the rate it would have had.
-    """
-    warmup = config.warmup_steps
-    step = min(step, max_steps)
-    if step < warmup:
-        return config.lr * step / warmup
-    if config.schedule == "constant":
-        return config.lr
-    if config.schedule == "inverse_sqrt":
-        return max(config.min_lr, config.lr * math.sqrt(max(warmup, 1) / max(step, 1)))
-    progress = (step - warmup) / (max_steps - warmup)
-    return config.min_lr + (config.lr - config.min_lr) / 2 * (1 + math.cos(math.pi * progress))
-
-
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Write the rate into every group; no scheduler keeps a count of its own that could run apart."""
+    """Write the rate into every group, Muon's in its own measure; no scheduler keeps a count that could run apart."""
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * group.get("share", 1.0)
+
+
+def average_weights(parameters: Iterable[nn.Parameter], optimizer: torch.optim.Optimizer, decay: float) -> None:
+    """Move each parameter's average, which stands beside its moments, towards its value; it begins as that value."""
+    for parameter in parameters:
+        state = optimizer.state[parameter]
+        if AVERAGE in state:
+            state[AVERAGE].lerp_(parameter.detach(), 1 - decay)
+        else:
+            state[AVERAGE] = parameter.detach().clone()
+
+
+@contextmanager
+def averaged(parameters: Iterable[nn.Parameter], optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Inside, parameters that have an average hold it; afterwards they are what they were, to the bit."""
+    pairs = [(p, optimizer.state[p][AVERAGE]) for p in parameters if AVERAGE in optimizer.state.get(p, {})]
+    _swap(pairs)
+    try:
+        yield
+    finally:
+        _swap(pairs)
+
+
+@torch.no_grad()
+def _swap(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Exchange the numbers of each two tensors, with room for one more alone."""
+    for one, other in pairs:
+        kept = one.clone()
+        one.copy_(other)
+        other.copy_(kept)
 
 
 def optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from txl.checkpoint import CheckpointError, Snapshot, load_weights, prune, save, weights
+from txl.checkpoint import CheckpointError, Snapshot, checkpoint_path, load_weights, prune, save, weights
 from txl.config import Config
 from txl.data.corpus import Corpus
 from txl.data.streams import Streams
@@ -26,6 +26,7 @@ from txl.model import Memory, Model
 from txl.runtime import Runtime, seed_everything
 from txl.train.journal import Journal
 from txl.train.optim import load_optimizer_state, optimizer_state
+from txl.train.work import ProductSpeed
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,11 @@ NUMBERS = tuple(field.name for field in dataclasses.fields(TrainState) if field.
 
 @dataclass(frozen=True)
 class Run:
-    """The parts a run is made of. bare: the model itself; model: the same in DDP where there are several processes."""
+    """The parts a run is made of.
+
+    bare: the model itself; model: the same in DDP where there are several processes. flops: of training one token, by
+    length of segment. speed: of matrix products on each process's device.
+    """
 
     config: Config
     runtime: Runtime
@@ -69,6 +74,8 @@ class Run:
     bare: Model
     model: nn.Module
     optimizer: torch.optim.Optimizer
+    flops: Mapping[int, float]
+    speed: ProductSpeed
 
     @property
     def dir(self) -> Path:
@@ -103,7 +110,7 @@ def save_state(run: Run, state: TrainState) -> Path:
             failure = error
     if run.runtime.any(failure is not None):
         raise failure or CheckpointError(f"{run.dir}: the main process could not save; see its message")
-    return run.dir / "checkpoints" / f"step-{state.step:06d}"
+    return checkpoint_path(run.dir, state.step)
 
 
 def restore(run: Run, snapshot: Snapshot, *, warn: Callable[[str], None]) -> TrainState:

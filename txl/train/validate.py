@@ -12,18 +12,18 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils.flop_counter import FlopCounterMode
 
 from txl.config import Config
 from txl.data import Corpus, DataError, SegmentBatch, Streams, prepare
 from txl.model import Memory, Model, build_model
-from txl.model.modes import evaluating
 from txl.runtime import Runtime, seed_everything
 from txl.train.begin import check_rows, with_cutoffs
-from txl.train.optim import build_optimizer, learning_rate, optimizer_state, set_learning_rate
+from txl.train.optim import average_weights, build_optimizer, optimizer_state, set_learning_rate
+from txl.train.schedules import learning_rate, mean_segment_length
+from txl.train.start import find_start, take_weights, taking_over
+from txl.train.work import SCORED_TOKENS, flops_from_cache, trained_flops
 
 Report = Callable[[str, int, int | None], None]
 """report(what, done, total)."""
@@ -31,8 +31,6 @@ ROUND_TRIP_TOKENS = 20_000
 """Tokens of each split that are decoded, encoded and decoded again."""
 SHOWN_TOKENS = 48
 """Tokens of the first stream that are shown as text."""
-SCORED_TOKENS = 256
-"""Tokens of a chunk whose scoring is counted."""
 PARTS = {
     ("_norm.",): "norms",
     ("embedding.", "position_table"): "embedding",
@@ -93,6 +91,7 @@ class Validation:
         step, steps, vocab_size = self.step, self.config.train.max_steps, self.corpus.tokenizer.vocab_size
         parts = ", ".join(f"{name} {count:,}" for name, count in self.parameters.items())
         sizes = self.sizes()
+        epochs = steps / self.steps_an_epoch * mean_segment_length(self.config) / self.config.model.tgt_len
         millions = (f"{flops / 1e6:,.2f}" for flops in (step.trained_flops, step.scored_flops, step.streamed_flops))
         return [
             ("text begins", repr(self.first_text)),
@@ -100,7 +99,7 @@ class Validation:
             ("parameters", f"{sum(self.parameters.values()):,} ({parts})"),
             ("reach", "unbounded" if self.reach_tokens is None else f"{self.reach_tokens:,} tokens back"),
             ("first loss", f"{step.first_nll:.3f} nats a token; a uniform guess has {math.log(vocab_size):.3f}"),
-            ("steps", f"{steps:,}, an epoch has {self.steps_an_epoch:,}: {steps / self.steps_an_epoch:.2f} epochs"),
+            ("steps", f"{steps:,}, an epoch has {self.steps_an_epoch:,}: {epochs:.2f} epochs"),
             ("work a token", "{} million FLOPs trained, {} scored, {} streamed".format(*millions)),
             (
                 "time",
@@ -132,6 +131,8 @@ def validate(config: Config, *, report: Report | None = None) -> Validation:
     """
     runtime = Runtime.create(config)
     check_rows(config, runtime)
+    start = find_start(config)
+    config = taking_over(config, start)
     corpus = prepare(config, report=report)
     config = with_cutoffs(config, corpus)
     tokenizer = corpus.tokenizer
@@ -148,7 +149,10 @@ def validate(config: Config, *, report: Report | None = None) -> Validation:
     first = next(streams)
     check_targets(first, next(streams))
     seed_everything(config.run.seed)
+    config = with_cutoffs(config, corpus)
     model = build_model(config.model, tokenizer.vocab_size)
+    if start is not None:
+        take_weights(model, start, config, tokenizer)
     return Validation(
         config=config,
         corpus=corpus,
@@ -216,7 +220,7 @@ def parameters_by_part(model: Model) -> dict[str, int]:
 def mock_step(
     config: Config, runtime: Runtime, model: Model, batch: SegmentBatch, *, report: Report | None = None
 ) -> MockStep:
-    """Train on one micro-batch of the first segment until memory is full, then time one step and count another.
+    """Train on one micro-batch of the first segment until memory is full and time one more step; count their work.
 
     Raises FloatingPointError where a loss or a gradient is not finite.
     """
@@ -229,13 +233,12 @@ def mock_step(
     memory: Memory | None = None
     losses, seconds, gradient_bytes = [], 0.0, 0
     kept = KeptForBackward(model)
-    counter = FlopCounterMode(display=False)
-    for number in range(filling + 2):
+    for number in range(filling + 1):
         if report is not None:
-            report("mock steps", number, filling + 2)
+            report("mock steps", number, filling + 1)
         started = time.monotonic()
         optimizer.zero_grad(set_to_none=True)
-        with counter if number == filling + 1 else kept if number == 0 else nullcontext():
+        with kept if number == 0 else nullcontext():
             with runtime.autocast():
                 out = wrapped(inputs, memory=memory, targets=targets)
             loss = out.nll.sum() / (targets != -100).sum()
@@ -248,12 +251,14 @@ def mock_step(
             raise FloatingPointError(f"mock step {number + 1}: found {found}; lower optim.lr or model.init_std")
         gradient_bytes = sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
         runtime.step(optimizer)
+        if config.optim.ema_decay:
+            average_weights(model.parameters(), optimizer, config.optim.ema_decay)
         if number == filling:
             seconds = time.monotonic() - started
     return MockStep(
         first_nll=losses[0],
         seconds=seconds * config.train.accumulate,
-        trained_flops=counter.get_total_flops() / inputs.numel(),
+        trained_flops=trained_flops(model, inputs[:1], targets[:1]),
         scored_flops=flops_from_cache(model, SCORED_TOKENS),
         streamed_flops=flops_from_cache(model, 1),
         weight_bytes=sum(parameter.nbytes for parameter in model.parameters()),
@@ -283,21 +288,6 @@ class KeptForBackward(saved_tensors_hooks):
     def nbytes(self) -> int:
         """Bytes of the distinct storages seen; one that was freed and used again is counted once."""
         return sum(self.sizes.values())
-
-
-def flops_from_cache(model: Model, n_tokens: int) -> float:
-    """FLOPs of reading one more token and scoring it, in chunks of `n_tokens` behind a full cache."""
-    cache = model.new_cache(1)
-    device = next(model.parameters()).device
-    ids = torch.zeros(1, n_tokens, dtype=torch.int64, device=device)
-    with evaluating(model.modules()):
-        for filled in range(0, cache.window, SCORED_TOKENS):
-            count = min(SCORED_TOKENS, cache.window - filled)
-            model.advance(torch.zeros(1, count, dtype=torch.int64, device=device), cache)
-        model.advance(ids, cache)
-        with FlopCounterMode(display=False) as counter:
-            model.logits(model.advance(ids, cache))
-    return counter.get_total_flops() / n_tokens
 
 
 def _first_change(text: str, back: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -20,6 +20,10 @@ FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
     "run.dir": (["runs/x", "/tmp/ü"], ["", "  ", "a\0b", None, 3]),
     "run.seed": ([0, 4294967295], [-1, 4294967296, None, *WHOLE]),
     "run.resume": (["auto", "strict", "never"], ["", "always", None, True]),
+    "run.trackers": (
+        [(), ("tensorboard",), ("wandb", "trackio")],
+        [("mlflow",), ("wandb", 3), ["wandb"], "wandb", None],
+    ),
     "tokenizer.kind": (["byte", "char", "word", "bpe"], ["bytes", None, 1]),
     "tokenizer.path": ([None], ["", 3]),
     "tokenizer.vocab_size": ([8192], [256, 0, -1, None, *WHOLE]),
@@ -72,6 +76,21 @@ FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
     "model.initial_memory": (["empty", "zeros"], ["zero", None]),
     "model.window_includes_self": ([True, False], TRUTH),
     "train.max_steps": ([101, 10**6], [0, -1, None, *WHOLE]),
+    "train.init_from": ([None, "runs/base", "runs/base/checkpoints/step-000200"], ["", " ", 3]),
+    "train.tgt_len_schedule": (
+        [(), ((0, 128),), ((0, 16), (500, 64), (900, 128))],
+        [
+            ((1, 128),),
+            ((0, 16), (0, 128)),
+            ((0, 0), (5, 128)),
+            ((0, 128, 3),),
+            (0, 128),
+            ((0, "128"),),
+            [[0, 128]],
+            5,
+            None,
+        ],
+    ),
     "train.accumulate": ([1, 8], [0, -1, None, *WHOLE]),
     "train.loss": (["full", "half"], ["both", None]),
     "train.log_every": ([1], [0, -1, None, *WHOLE]),
@@ -83,16 +102,20 @@ FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
     "train.keep_last": ([1], [0, -1, None, *WHOLE]),
     "train.non_finite": (["raise", "skip"], ["ignore", None]),
     "train.max_skipped": ([10], [0, -1, None, *WHOLE]),
-    "optim.name": (["adamw"], ["adam", "", None]),
+    "optim.name": (["adamw", "muon"], ["adam", "", None]),
     "optim.lr": ([2.5e-4, 1], [0, -1, None, *NUMBER]),
     "optim.min_lr": ([0, 1e-4], [-1, None, *NUMBER]),
     "optim.weight_decay": ([0, 0.1], [-0.1, None, *NUMBER]),
     "optim.beta1": ([0, 0.95], [1, -0.1, None, *NUMBER]),
     "optim.beta2": ([0, 0.98], [1, -0.1, None, *NUMBER]),
     "optim.eps": ([1e-6], [0, -1e-8, None, *NUMBER]),
-    "optim.schedule": (["cosine", "constant", "inverse_sqrt"], ["linear", None]),
+    "optim.muon_lr": ([0.02], [0, -1, None, *NUMBER]),
+    "optim.muon_momentum": ([0.95], [1, -0.1, None, *NUMBER]),
+    "optim.schedule": (["cosine", "linear", "wsd", "inverse_sqrt", "constant"], ["exponential", None]),
     "optim.warmup_steps": ([0, 999], [-1, None, *WHOLE]),
+    "optim.decay_steps": ([100], [0, -1, None, *WHOLE]),
     "optim.clip": ([0, 1], [-0.1, None, *NUMBER]),
+    "optim.ema_decay": ([0, 0.999], [1, -0.1, None, *NUMBER]),
     "eval.window": ([None, 0, 2100], [-1, *WHOLE]),
     "eval.batch_size": ([1, 10], [0, -1, None, *WHOLE]),
     "eval.contexts": ([(1,), (16, 32)], [(), (0, 1), (4, 4), (8, 4), (2.5,), ("4",), (True,), [16], 16, None]),
@@ -149,9 +172,11 @@ def test_types_are_said_in_words() -> None:
     assert allowed_type(int | None) == "a whole number or null"
     assert allowed_type(float) == "a number"
     assert allowed_type(tuple[int, ...]) == "a list of whole numbers"
+    assert allowed_type(tuple[tuple[int, int], ...]) == "a list of pairs of whole numbers"
+    assert allowed_type(tuple[Literal["a", "b"], ...]) == "a list of any of a, b"
 
 
 def test_values_are_shown_as_they_stand_in_yaml() -> None:
-    assert [show(value) for value in (None, True, False, 3, 0.5, "a", (1, 2))] == [
-        *("null", "true", "false", "3", "0.5", "'a'", "[1, 2]")
+    assert [show(value) for value in (None, True, False, 3, 0.5, "a", (1, (2, 3)))] == [
+        *("null", "true", "false", "3", "0.5", "'a'", "[1, [2, 3]]")
     ]

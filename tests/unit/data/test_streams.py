@@ -189,3 +189,18 @@ def test_an_id_outside_the_vocabulary_is_refused_where_it_is_served() -> None:
 def test_impossible_document_starts_are_refused(starts: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="document_starts"):
         streams(starts=starts)
+
+
+def test_segments_may_change_their_length_and_each_token_comes_once_an_epoch_all_the_same() -> None:
+    made = streams(tokens=34, batch_size=3, tgt_len=2)  # 33 pairs, 11 a stream
+    batches = []
+    for length in (2, 2, 5, 1, 9, 4):
+        made.tgt_len = length
+        batches.append(next(made))
+    assert [batch.inputs.shape[1] for batch in batches] == [2, 2, 5, 1, 1, 4]  # the fifth ends the epoch
+    epoch = torch.cat([batch.inputs for batch in batches[:5]], dim=1)
+    assert torch.equal(epoch.flatten(), torch.arange(100, 133))
+    assert torch.equal(torch.cat([batch.targets for batch in batches[:5]], dim=1).flatten(), torch.arange(101, 134))
+    assert [bool(batch.resets.any()) for batch in batches] == [True, False, False, False, False, True]
+    assert len(made) == 3  # of four tokens
+    assert made.position() == {"epoch": 1, "token": 4}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import fields, replace
 from pathlib import Path
@@ -75,6 +76,35 @@ def test_all_that_differs_is_refused_at_once_and_nothing_is_touched(folder: Path
     )
 
 
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        # w = 1: of 4 steps the fourth is the last; of 7 it stands in the middle, and the fifth at (5 - 1)/(7 - 1)
+        (
+            ("optim.schedule=linear",),
+            "is 7 and was 4, so optim.schedule linear is another curve: the rate goes on from 0 at step 4 "
+            "to 0.00333 at step 5 (it would have been 0), and to 0 at step 7",
+        ),
+        (
+            ("optim.schedule=wsd", "optim.decay_steps=2", "optim.min_lr=0.002"),
+            "optim.schedule wsd is another curve: the rate goes on from 0.002 at step 4 to 0.01 at step 5 "
+            "(it would have been 0.002), and to 0.002 at step 7",
+        ),
+        (("optim.schedule=constant",), None),
+        (("optim.schedule=inverse_sqrt",), None),
+    ],
+)
+def test_more_steps_than_a_run_was_begun_with_are_warned_of_where_they_change_its_rate(
+    overrides: tuple[str, ...], said: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = ("optim.warmup_steps=1", "train.sample_every=0", *overrides)
+    train(begun(tmp_path, *few, "train.max_steps=4"))
+    assert "warning" not in capsys.readouterr().out
+    train(begun(tmp_path, *few, "train.max_steps=7"))
+    shown = capsys.readouterr().out
+    assert (said is None and "warning" not in shown) or f"{said}\n" in shown
+
+
 def test_fewer_steps_than_were_taken_are_refused(folder: Path) -> None:
     config = begun(folder)
     fewer = replace(config, train=replace(config.train, max_steps=3))
@@ -130,7 +160,10 @@ def test_a_damaged_newest_checkpoint_is_named_and_passed_over_or_refused(
 def test_the_first_line_tells_what_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = begun(tmp_path, "train.max_steps=4")
     train(config)
-    first = capsys.readouterr().out.splitlines()[0]
+    first, second = capsys.readouterr().out.splitlines()[:2]
+    assert re.fullmatch(
+        r"0\.0\d million FLOPs a token trained; products: .*LOP/s, measured now; mfu is the share of it", second
+    )
     # 256·12 embedding + 256 bias + 2 layers of 5·12·12 attention, 2·12 u and v, 2·12·20+32 feed-forward, 4·12 norms
     assert first.startswith(
         f"{config.run.dir}: transformer_xl of {256 * 12 + 256 + 2 * (720 + 24 + 512 + 48):,} parameters on cpu"

@@ -13,15 +13,18 @@ from rich.console import Console
 
 from txl.config import TrainConfig
 from txl.train import journal as module
-from txl.train.journal import Journal, clock, describe
+from txl.train.journal import Journal, clock, describe, size
 
 RECORD: dict[str, Any] = {
     "step": 3,
     "nll": 1.5,
-    "bits": 2.16404,
+    "bits_per_byte": 0.54101,
     "grad_norm": 0.4321,
     "lr": 0.00025,
     "tokens_per_second": 12345.6,
+    "mfu": 0.4128,
+    "memory_bytes": 1_048_576,
+    "peak_bytes": 612_345_678,
     "skipped": 0,
 }
 VALID = {"valid_nll": 1.25, "valid_bits_per_byte": 1.80337, "valid_tokens": 1000}
@@ -29,12 +32,23 @@ CONFIG = TrainConfig(max_steps=20, log_every=5)
 
 
 def test_a_step_in_a_line() -> None:
-    assert describe(RECORD) == "nll 1.5000  2.1640 bits  norm 0.432  lr 2.50e-04  12,346 tokens/s"
-    assert describe({**RECORD, **VALID}).endswith("tokens/s  valid nll 1.2500, 1.8034 bits per byte")
+    assert describe(RECORD) == (
+        "nll 1.5000  0.5410 bits/byte  norm 0.432  lr 2.50e-04  12,346 tokens/s  mfu 41.3%  memory 1.05 MB  peak 612 MB"
+    )
+    assert describe({**RECORD, "bits_per_byte": None}).startswith("nll 1.5000  norm 0.432")
+    assert describe({**RECORD, **VALID}).endswith("peak 612 MB  valid nll 1.2500, 1.8034 bits per byte")
     assert describe({**RECORD, **VALID, "valid_bits_per_byte": None}).endswith("  valid nll 1.2500")
     assert describe({**RECORD, "nll": None, "skipped": 4}).startswith("not finite: skipped (4 so far)  lr")
     assert describe({**RECORD, "grad_norm": None, "skipped": 1}).startswith("not finite: skipped (1 so far)")
     assert describe({**RECORD, **VALID, "valid_nll": None}).endswith("valid not finite")
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "text"),
+    [(0, "0 B"), (999, "999 B"), (24_576, "24.6 kB"), (999_600, "1 MB"), (1_610_000_000, "1.61 GB"), (3e15, "3000 TB")],
+)
+def test_bytes_in_three_digits(n_bytes: float, text: str) -> None:
+    assert size(n_bytes) == text
 
 
 @pytest.mark.parametrize(

@@ -104,8 +104,9 @@ def test_the_log_has_a_line_a_step_with_all_that_was_promised(tmp_path: Path) ->
     lines = metrics(config.run.dir, without=())
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
     for line in lines:
-        assert line["bits"] == pytest.approx(line["nll"] / math.log(2))
+        assert line["bits"] == pytest.approx(line["nll"] / math.log(2)) == line["bits_per_byte"]
         assert line["grad_norm"] > 0.01  # before clipping
+        assert 0 < line["mfu"] < 1
         assert line["tokens_per_second"] > 0
         assert line["skipped"] == 0
     # Four streams of 28, 27, 27, 27 pairs in segments of 7: every position counts as a token, scored or not.
@@ -150,6 +151,66 @@ def test_validation_is_evaluation_of_the_split_s_beginning_and_the_end_scores_al
     recorded = json.loads((Path(config.run.dir) / "result.json").read_text())
     assert recorded["valid_nll"] == result.valid_nll
     assert (recorded["step"], recorded["valid_tokens"], recorded["best_step"]) == (5, 149, 5)
+
+
+def test_segments_grow_by_the_schedule_over_text_and_memory_that_go_on(tmp_path: Path) -> None:
+    still = ("optim.lr=1e-12", "model.dropout=0", "model.dropatt=0", "train.sample_every=0")
+    config = tiny(tmp_path, *still, "train.max_steps=7", "train.tgt_len_schedule=[[0,3],[4,7]]", train_bytes=110)
+    train(config)
+    lines, model = metrics(config.run.dir), txl.load(config.run.dir).model
+    # 109 pairs in four streams, the first one longer: four segments of 3, two of 7, and of the 28 tokens 2 are left.
+    assert [line["tokens"] for line in lines] == [12, 24, 36, 48, 76, 104, 109]
+    documents = sorted(Path(config.data.train).iterdir())
+    ids = torch.tensor(list(b"".join(path.read_bytes() for path in documents)))
+    first = [0, 28, 55, 82, 109]
+    memory, losses, begin = None, [], 0
+    for length in (3, 3, 3, 3, 7, 7, 2):
+        rows = range(begin, begin + length)
+        inputs, targets = torch.zeros(4, length, dtype=torch.int64), torch.full((4, length), -100)
+        for row in range(4):
+            for column, at in enumerate(rows):
+                if first[row] + at < first[row + 1]:
+                    inputs[row, column], targets[row, column] = ids[first[row] + at], ids[first[row] + at + 1]
+        out = model(inputs, memory=memory, targets=targets)
+        memory, begin = out.memory, begin + length
+        losses.append(float(out.nll.detach().sum()) / int((targets >= 0).sum()))
+    assert [line["nll"] for line in lines] == pytest.approx(losses, abs=1e-5)
+
+
+def test_bits_per_byte_count_the_bytes_that_the_scored_targets_stand_for(tmp_path: Path) -> None:
+    still = ("optim.lr=1e-12", "model.dropout=0", "model.dropatt=0", "train.sample_every=0", "train.max_steps=4")
+    pairs = ("tokenizer.kind=bpe", "tokenizer.vocab_size=270", "train.loss=half")
+    config = tiny(tmp_path, *still, *pairs, train_bytes=700)
+    train(config)
+    split = prepare(config).train
+    streams = Streams(split.ids, split.document_starts, batch_size=4, tgt_len=7)
+    lengths = {token: len(txl.load(config.run.dir).tokenizer.decode([token])) for token in range(270)}
+    for line in metrics(config.run.dir):
+        later = next(streams).targets[:, 3:]
+        bytes_each = sum(lengths[token] for token in later.flatten().tolist()) / later.numel()
+        assert 1.3 < bytes_each < 2.5
+        assert line["bits_per_byte"] == pytest.approx(line["bits"] / bytes_each)
+
+
+def test_averaged_weights_are_those_of_the_steps_and_what_is_validated_sampled_and_loaded(tmp_path: Path) -> None:
+    config = tiny(tmp_path, "train.max_steps=4", "train.save_every=1", "train.keep_last=9", "optim.ema_decay=0.5")
+    result = train(config)
+    weights = [tensors(config.run.dir, step, "model") for step in range(1, 5)]
+    average = weights[0]
+    for decay, now in zip((3 / 12, 4 / 13, 5 / 14), weights[1:], strict=True):
+        average = {name: decay * average[name] + (1 - decay) * now[name] for name in now}
+    bundle = txl.load(config.run.dir)
+    for name, tensor in bundle.model.state_dict().items():
+        torch.testing.assert_close(tensor, average[name], atol=1e-6, rtol=1e-5)
+        assert not torch.equal(tensor, weights[3][name])
+    ids = torch.tensor(list(Path(str(config.data.valid)).read_bytes()))
+    assert result.valid_nll == pytest.approx(txl.evaluate(bundle.model, ids).nats / 149, abs=1e-6)
+    part = txl.evaluate(bundle.model, ids[:61]).nats / 60
+    assert metrics(config.run.dir)[-1]["valid_nll"] == pytest.approx(part, abs=1e-6)
+    session = txl.Session(bundle.model)
+    session.feed(ids[None, :64])
+    written = bundle.tokenizer.decode([int(step[0]) for step in session.generate(6, seed=5 + 4)])
+    assert (Path(config.run.dir) / "samples.txt").read_text().endswith(f"{written}\n\n")
 
 
 def test_with_resets_in_training_validation_resets_at_documents_too(tmp_path: Path) -> None:
@@ -234,6 +295,34 @@ def test_skipped_steps_leave_weights_moments_and_memory_and_a_gap_in_the_log(
         assert not all(torch.equal(before[key], later[key]) for key in before)
     positions = [remains(config.run.dir, step)["position"]["token"] for step in (7, 8, 9)]
     assert positions == [49, 56, 63]  # the text goes on
+
+
+def test_a_skipped_step_leaves_muons_momentum_and_the_averages_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = ("train.non_finite=skip", "train.save_every=1", "train.keep_last=9", "train.max_steps=5")
+    config = tiny(tmp_path, *kept, "optim.name=muon", "optim.ema_decay=0.9")
+    poison(monkeypatch, {4}, loss=False)
+    train(config)
+    before, after, later = (tensors(config.run.dir, step, "optimizer") for step in (3, 4, 5))
+    assert {name.partition(".")[0] for name in before} == {
+        "exp_avg",
+        "exp_avg_sq",
+        "step",
+        "momentum_buffer",
+        "average",
+    }
+    assert all(torch.equal(before[key], after[key]) for key in before)
+    assert not any(torch.equal(before[key], later[key]) for key in before)
+
+
+def test_overflows_that_fp16s_scaler_cannot_cure_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny(tmp_path, "train.max_steps=40", "optim.warmup_steps=3", "train.sample_every=0")
+    monkeypatch.setattr(Runtime, "scales_gradients", True)
+    monkeypatch.setattr(Runtime, "step", lambda self, optimizer: False)
+    with pytest.raises(NonFiniteError, match=r"step 30: .*\(30 such in a row\).*runtime.precision=fp32"):
+        train(config)
+    assert [line["skipped"] for line in metrics(config.run.dir)] == list(range(1, 31))
 
 
 def test_too_many_skipped_steps_in_a_row_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

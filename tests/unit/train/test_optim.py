@@ -1,10 +1,9 @@
-"""Rates against hand-computed numbers, decay groups by name, AdamW's first step by hand, moments by name."""
+"""Decay groups by name, first steps of AdamW and Muon by hand, averages, moments by name."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
-from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -14,54 +13,16 @@ from txl.checkpoint import CheckpointError
 from txl.config import ModelConfig, OptimConfig
 from txl.model import build_model
 from txl.train.optim import (
+    average_weights,
+    averaged,
     build_optimizer,
     decayed_parameters,
-    learning_rate,
     load_optimizer_state,
     optimizer_state,
     set_learning_rate,
 )
 
 TINY = ModelConfig(n_layer=2, d_model=10, n_head=3, d_head=4, d_inner=14, tgt_len=5, mem_len=7)
-COSINE = OptimConfig(lr=0.8, min_lr=0.2, schedule="cosine", warmup_steps=4)
-
-
-@pytest.mark.parametrize(
-    ("step", "rate"),
-    # w = 4, N = 12: a quarter of the half-wave after 2 of 8 steps, its middle after 4, its end after 8.
-    [(0, 0.0), (1, 0.2), (3, 0.6), (4, 0.8), (6, 0.2 + 0.3 * (1 + math.sqrt(0.5))), (8, 0.5), (12, 0.2), (13, 0.2)],
-)
-def test_cosine_rises_to_the_peak_at_step_w_and_ends_at_min_lr(step: int, rate: float) -> None:
-    assert learning_rate(step, COSINE, 12) == pytest.approx(rate, abs=1e-15)
-
-
-@pytest.mark.parametrize(("step", "rate"), [(0, 0.0), (1, 0.2), (3, 0.6), (4, 0.8), (5, 0.8), (12, 0.8), (13, 0.8)])
-def test_constant_stays_at_the_full_rate_after_warm_up(step: int, rate: float) -> None:
-    config = OptimConfig(lr=0.8, schedule="constant", warmup_steps=4)
-    assert learning_rate(step, config, 12) == pytest.approx(rate, abs=1e-15)
-
-
-@pytest.mark.parametrize(
-    ("step", "rate"), [(1, 0.2), (3, 0.6), (4, 0.8), (5, 0.8 * 2 / math.sqrt(5)), (16, 0.4), (64, 0.25), (65, 0.25)]
-)
-def test_inverse_sqrt_halves_when_the_step_is_four_times_w_and_never_falls_below_min_lr(step: int, rate: float) -> None:
-    config = OptimConfig(lr=0.8, min_lr=0.25, schedule="inverse_sqrt", warmup_steps=4)
-    assert learning_rate(step, config, 64) == pytest.approx(rate, abs=1e-15)
-
-
-@pytest.mark.parametrize("schedule", ["cosine", "constant", "inverse_sqrt"])
-def test_without_warm_up_the_first_step_takes_what_the_schedule_says(schedule: str) -> None:
-    config = OptimConfig(lr=0.8, schedule=schedule, warmup_steps=0)  # type: ignore[arg-type]
-    expected = {"cosine": 0.4 * (1 + math.cos(math.pi / 10)), "constant": 0.8, "inverse_sqrt": 0.8}[schedule]
-    assert learning_rate(1, config, 10) == pytest.approx(expected, abs=1e-15)
-
-
-@pytest.mark.parametrize("schedule", ["cosine", "constant", "inverse_sqrt"])
-def test_no_schedule_jumps_at_the_end_of_warm_up(schedule: str) -> None:
-    config = OptimConfig(lr=1.0, schedule=schedule, warmup_steps=50)  # type: ignore[arg-type]
-    rates = [learning_rate(step, config, 1000) for step in range(1001)]
-    assert max(abs(a - b) for a, b in pairwise(rates)) <= 1 / 50 + 1e-12
-    assert max(rates) == 1.0 == rates[50]
 
 
 def test_decay_touches_matrices_alone() -> None:
@@ -98,15 +59,8 @@ def test_tables_of_positions_do_not_decay(position: str) -> None:
 
 
 def test_a_matrix_tied_to_the_embedding_does_not_decay() -> None:
-    class Tied(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.out = nn.Linear(3, 7, bias=False)
-            self.embedding = nn.Embedding(7, 3)
-            self.out.weight = self.embedding.weight
-            self.inner = nn.Linear(3, 3)
-
-    assert decayed_parameters(Tied()) == {"inner.weight"}
+    tied, untied = (decayed_parameters(build_model(replace(TINY, tie_weight=tied), 11)) for tied in (True, False))
+    assert untied - tied == {"head.weights.0"}
 
 
 def test_the_first_step_is_adamws_by_hand() -> None:
@@ -126,6 +80,66 @@ def test_the_first_step_is_adamws_by_hand() -> None:
     torch.testing.assert_close(model.bias.detach(), torch.tensor([2.99]), atol=1e-7, rtol=0)
 
 
+MUON = OptimConfig(name="muon", lr=0.5, muon_lr=0.1, muon_momentum=0.9, weight_decay=0.2)
+
+
+@pytest.mark.parametrize("arch", ["transformer_xl", "lstm"])
+def test_muon_has_the_matrices_of_the_layers_and_nothing_else(arch: str) -> None:
+    lstm = ModelConfig(arch="lstm", position="none", mem_len=0, n_layer=2, d_model=10, tgt_len=5, tie_weight=False)
+    model = build_model(lstm if arch == "lstm" else replace(TINY, tie_weight=False), vocab_size=11)
+    optimizer = build_optimizer(model, MUON)
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    groups = [{names[parameter] for parameter in group["params"]} for group in optimizer.param_groups]
+    assert sum(map(len, groups)) == len(names)
+    assert groups[0] == decayed_parameters(model) - {"head.weights.0"}
+    assert len(groups[0]) == (4 if arch == "lstm" else 14)
+    assert groups[1] == {"head.weights.0"}
+    set_learning_rate(optimizer, 0.25)
+    assert [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups] == [
+        (0.25 * (0.1 / 0.5), 0.2),  # half of its peak, as the others
+        (0.25, 0.2),
+        (0.25, 0.0),
+    ]
+
+
+def test_muons_first_step_is_an_orthogonal_matrix_and_adamws_beside_it_is_its_own() -> None:
+    model = nn.Module()
+    model.layers = nn.ModuleList([nn.Linear(3, 3)])
+    weight, bias = model.layers[0].weight, model.layers[0].bias
+    before = weight.detach().clone(), bias.detach().clone()
+    optimizer = build_optimizer(model, MUON)
+    set_learning_rate(optimizer, 0.5)
+    # a gradient with singular values 4, 2 and 1 between two rotations
+    left, right = (torch.linalg.qr(torch.randn(3, 3)).Q for _ in range(2))
+    weight.grad, bias.grad = left @ torch.diag(torch.tensor([4.0, 2.0, 1.0])) @ right.T, torch.tensor([1.0, -2.0, 3.0])
+    optimizer.step()
+    step = (before[0] * (1 - 0.1 * 0.2) - weight.detach()) / 0.1
+    values = torch.linalg.svdvals(step)  # Newton-Schulz: all within about 0.7 and 1.2, whatever they were
+    assert 0.6 < values.min() <= values.max() < 1.3
+    assert (left.T @ step @ right).diagonal().min() > 0.6  # in the gradient's own directions
+    torch.testing.assert_close(bias.detach(), before[1] - 0.5 * bias.grad.sign(), atol=1e-5, rtol=0)
+
+
+def test_the_average_is_that_of_the_weights_and_is_there_inside_alone() -> None:
+    model = nn.Linear(2, 1, bias=False)
+    optimizer = build_optimizer(model, OptimConfig())
+    for value, decay in ((1.0, 0.5), (3.0, 0.5), (4.0, 0.75)):
+        with torch.no_grad():
+            model.weight.fill_(value)
+        average_weights(model.parameters(), optimizer, decay)
+    # 1; then 1/2 + 3/2 = 2; then 3/4 of 2 and 1/4 of 4
+    with averaged(model.parameters(), optimizer):
+        assert model.weight.tolist() == [[2.5, 2.5]]
+        assert model.weight.requires_grad
+    assert model.weight.tolist() == [[4.0, 4.0]]
+    with pytest.raises(KeyError), averaged(model.parameters(), optimizer):
+        raise KeyError
+    assert model.weight.tolist() == [[4.0, 4.0]]
+    assert optimizer_state(model, optimizer)["average.weight"].tolist() == [[2.5, 2.5]]
+    with averaged(nn.Linear(2, 1).parameters(), optimizer):  # no average yet: the weights themselves
+        pass
+
+
 def train_a_little(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
     for step in range(steps):
         out = model(torch.arange(5)[None] + step, targets=torch.arange(5)[None])
@@ -134,20 +148,33 @@ def train_a_little(model: nn.Module, optimizer: torch.optim.Optimizer, steps: in
         optimizer.zero_grad()
 
 
-def test_moments_by_name_go_on_bit_for_bit() -> None:
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_moments_by_name_go_on_bit_for_bit(name: Any) -> None:
+    config = OptimConfig(name=name)
     model = build_model(TINY, vocab_size=11)
-    optimizer = build_optimizer(model, OptimConfig())
+    optimizer = build_optimizer(model, config)
     train_a_little(model, optimizer, 3)
+    average_weights(model.parameters(), optimizer, 0.5)
     twin = build_model(TINY, vocab_size=11)
     twin.load_state_dict(model.state_dict())
-    other = build_optimizer(twin, OptimConfig())
+    other = build_optimizer(twin, config)
     state = optimizer_state(model, optimizer)
-    assert set(state) == {f"{k}.{n}" for n, _ in model.named_parameters() for k in ("exp_avg", "exp_avg_sq", "step")}
+    kinds = {
+        name: {key.partition(".")[0] for key in state if key.endswith(f".{name}")} for name in parameter_names(model)
+    }
+    adamw = {"exp_avg", "exp_avg_sq", "step", "average"}
+    muon = {"momentum_buffer", "average"}
+    assert kinds.pop("head.biases.0") == adamw
+    assert kinds.pop("stack.layers.1.attention.q_proj.weight") == (muon if name == "muon" else adamw)
     load_optimizer_state(twin, other, state)
     train_a_little(model, optimizer, 2)
     train_a_little(twin, other, 2)
-    for (name, a), b in zip(model.named_parameters(), twin.parameters(), strict=True):
-        assert torch.equal(a, b), name
+    for (parameter, a), b in zip(model.named_parameters(), twin.parameters(), strict=True):
+        assert torch.equal(a, b), parameter
+
+
+def parameter_names(model: nn.Module) -> list[str]:
+    return [name for name, _ in model.named_parameters()]
 
 
 def test_loaded_moments_are_copies() -> None:
