@@ -188,6 +188,9 @@ def _training_combinations(train: TrainConfig, data: DataConfig, model: ModelCon
     if train.loss == "half" and model.tgt_len < 2:
         found = f"half with model.tgt_len {model.tgt_len}"
         yield _wrong("train.loss", found, "full, or a segment of at least 2 tokens")
+    if train.keep_every % train.save_every:
+        found = f"{train.keep_every} with train.save_every {train.save_every}"
+        yield _wrong("train.keep_every", found, "0, or a multiple of train.save_every: only what is saved can be kept")
     if train.non_finite != "skip":
         yield from _idle("train", train, "max_skipped", "with train.non_finite raise")
 

@@ -97,6 +97,7 @@ DOMAINS: Mapping[str, Domain] = {
     "train.sample_tokens": _POSITIVE,
     "train.save_every": _POSITIVE,
     "train.keep_last": _POSITIVE,
+    "train.keep_every": _COUNT,
     "train.max_skipped": _POSITIVE,
     "optim.lr": _ABOVE_0,
     "optim.min_lr": _FROM_0,

@@ -179,6 +179,8 @@ class TrainConfig:
     """Steps between two checkpoints; the last step always saves."""
     keep_last: int = 2
     """Newest checkpoints kept; the best one by validation is kept besides."""
+    keep_every: int = 0
+    """Checkpoints of every so many steps are kept for good besides, as far as they were saved; 0 for none."""
     non_finite: Literal["raise", "skip"] = "raise"
     """What a loss or gradient that is not finite does: end the run (code 3), or skip the step."""
     max_skipped: int = 10

@@ -31,6 +31,7 @@ COUNTED_TOKENS = 1 << 22
 FREE_SECTIONS = ("run", "eval", "runtime")
 FREE_SETTINGS = (
     *("train.max_steps", "train.log_every", "train.eval_every", "train.save_every", "train.keep_last"),
+    "train.keep_every",
     *("train.sample_every", "train.sample_tokens", "train.non_finite", "train.max_skipped", "data.cache_dir"),
 )
 """What may differ between a run's start and its resumption; anything else would make it another run."""
@@ -77,7 +78,7 @@ def begin(config: Config, runtime: Runtime, journal: Journal) -> tuple[Run, Trai
     for note in notes:
         journal.say(note)
     if runtime.is_main:
-        check_disk(run)
+        journal.say(check_disk(run))
         write_records(Path(config.run.dir), config)
     journal.begin(state.step, {} if snapshot is None else snapshot.state["journal"])
     return run, state
@@ -116,13 +117,18 @@ def check_rows(config: Config, runtime: Runtime) -> None:
         )
 
 
-def check_disk(run: Run) -> None:
-    """Raise CheckpointError where the checkpoints kept, the best one and the next one do not fit on the disk."""
-    config = run.config
-    memory = config.data.batch_size * config.model.mem_len * config.model.d_model * config.model.n_layer * 4
+def check_disk(run: Run) -> str:
+    """What all checkpoints of the run take on the disk, in a sentence: those kept, the best one and the next one.
+
+    Raises CheckpointError where they do not fit.
+    """
+    config, model = run.config.train, run.config.model
+    memory = run.config.data.batch_size * model.mem_len * model.d_model * model.n_layer * 4
     size = 3 * sum(tensor.nbytes for tensor in weights(run.bare).values()) + memory  # weights and two moments
-    missing = config.train.keep_last + 2 - len(checkpoints(run.dir))
-    check_space(run.dir, size * max(1, missing))
+    count = config.keep_last + 2 + (config.max_steps // config.keep_every if config.keep_every else 0)
+    free = check_space(run.dir, size * max(1, count - len(checkpoints(run.dir))))
+    sizes = f"{size / 1e6:,.1f} MB, and {count} at most {size * count / 1e6:,.1f} MB"
+    return f"a checkpoint takes {sizes} of the {free / 1e6:,.0f} MB that are free"
 
 
 def find_snapshot(config: Config, *, warn: Callable[[str], None]) -> Snapshot | None:

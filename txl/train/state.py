@@ -98,7 +98,8 @@ def save_state(run: Run, state: TrainState) -> Path:
         snapshot = Snapshot(state.step, run.config, tokenizer.to_json(), weights(run.bare), moments, memory, facts, rng)
         try:
             save(run.dir, snapshot)
-            prune(run.dir, keep_last=run.config.train.keep_last, best_step=state.best_step, warn=run.journal.say)
+            kept = {"keep_last": run.config.train.keep_last, "keep_every": run.config.train.keep_every}
+            prune(run.dir, **kept, best_step=state.best_step, warn=run.journal.say)
         except CheckpointError as error:
             failure = error
     if run.runtime.any(failure is not None):

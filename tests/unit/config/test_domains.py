@@ -81,6 +81,7 @@ FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
     "train.sample_tokens": ([1], [0, -1, None, *WHOLE]),
     "train.save_every": ([1], [0, -1, None, *WHOLE]),
     "train.keep_last": ([1], [0, -1, None, *WHOLE]),
+    "train.keep_every": ([0, 5000], [-1, None, *WHOLE]),
     "train.non_finite": (["raise", "skip"], ["ignore", None]),
     "train.max_skipped": ([10], [0, -1, None, *WHOLE]),
     "optim.name": (["adamw"], ["adam", "", None]),
