@@ -104,13 +104,15 @@ def test_18_two_processes_of_two_rows_give_the_gradient_of_one_with_four(togethe
             torch.testing.assert_close(found, torch.tensor(alone[1]), atol=1e-6, rtol=1e-5)
 
 
-def test_losses_norms_tokens_and_validations_are_those_of_one_process(together: Together, alone: Alone) -> None:
+def test_p7_losses_norms_tokens_and_validations_are_those_of_one_process(together: Together, alone: Alone) -> None:
     for run in ("two", "two-accumulated"):
         close(metrics(together[0] / run), metrics(alone[0] / "two"), rel=2e-6)
     assert [line["tokens"] for line in metrics(together[0] / "two")] == [28, 56, 84, 109, 137]
 
 
-def test_17_two_processes_go_on_bit_for_bit_after_a_signal_to_one_of_them(together: Together) -> None:
+def test_p5_after_a_signal_to_one_of_two_processes_both_stop_save_once_and_go_on_bit_for_bit(
+    together: Together,
+) -> None:
     folder, (first, second) = together
     assert first["stopped"] == second["stopped"]
     assert first["stopped"][0] == signal.SIGUSR1
@@ -120,21 +122,21 @@ def test_17_two_processes_go_on_bit_for_bit_after_a_signal_to_one_of_them(togeth
     assert differences(one, other) == []
 
 
-def test_a_run_moves_from_two_processes_to_one_with_the_same_losses(together: Together, alone: Alone) -> None:
+def test_p7_a_run_moves_from_two_processes_to_one_with_the_same_losses(together: Together, alone: Alone) -> None:
     folder = together[0]
     assert checkpoints(folder / "moved")[0].name == "step-000004"
     train(tiny(folder, *NO_DROPOUT, run="moved"))
     close(metrics(folder / "moved"), metrics(alone[0] / "all"), rel=1e-5)
 
 
-def test_a_run_moves_from_one_process_to_two_with_the_same_losses(together: Together, alone: Alone) -> None:
+def test_p7_a_run_moves_from_one_process_to_two_with_the_same_losses(together: Together, alone: Alone) -> None:
     close(metrics(together[0] / "begun-alone"), metrics(alone[0] / "all"), rel=1e-5)
     memory = [tensors(folder, 12, "memory") for folder in (together[0] / "begun-alone", alone[0] / "all")]
     for name, tensor in memory[0].items():
         torch.testing.assert_close(tensor, memory[1][name], atol=1e-5, rtol=1e-4)
 
 
-def test_a_number_that_is_not_finite_on_one_process_is_skipped_or_ends_the_run_on_both(together: Together) -> None:
+def test_p6_a_number_that_is_not_finite_on_one_process_is_skipped_or_ends_the_run_on_both(together: Together) -> None:
     folder, (first, second) = together
     assert (first["skipped"], second["skipped"]) == ("", "")
     lines = metrics(folder / "skipped")

@@ -72,6 +72,20 @@ def poisoned(folder: Path, *overrides: str, run: str) -> str:
     return ""
 
 
+def saves(folder: Path, *overrides: str, run: str) -> list[int]:
+    """The steps at which this process takes part in a save: all must, or those that do wait for ever."""
+    steps, save = [], loop.save_state
+
+    def noted(run: Any, state: Any) -> Path:
+        steps.append(state.step)
+        return save(run, state)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "save_state", noted)
+        train(tiny(folder, *overrides, run=run))
+    return steps
+
+
 def main(folder: Path) -> None:
     """Every scenario, one after the other in the same group of processes."""
     five = ("train.max_steps=5",)
@@ -81,10 +95,12 @@ def main(folder: Path) -> None:
     record["stopped"] = preempted(folder, "train.max_steps=6", run="parts", step=3, ranks=(1,))
     train(tiny(folder, "train.max_steps=6", run="parts"))
     preempted(folder, *NO_DROPOUT, run="moved", step=4, ranks=(0, 1))
+    preempted(folder, run="moved-with-dropout", step=3, ranks=(0,))
     train(tiny(folder, *NO_DROPOUT, run="begun-alone"))
     skip = ("train.non_finite=skip", "train.max_steps=4", "train.save_every=1", "train.keep_last=9")
     record["skipped"] = poisoned(folder, *skip, run="skipped")
     record["raised"] = poisoned(folder, run="raised")
+    record["saves"] = saves(folder, run="saved-by-all")
     (folder / f"rank-{RANK}.json").write_text(json.dumps(record))
     torch.distributed.destroy_process_group()
 
