@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.tensor import DTensor
 
-from tests.runs import NO_DROPOUT, stop_at, tiny
+from tests.runs import NO_DROPOUT, UNUSUAL, stop_at, tiny
 from txl.runtime import Runtime
 from txl.train import loop
 from txl.train.loop import Preempted, train
@@ -86,6 +87,29 @@ def saves(folder: Path, *overrides: str, run: str) -> list[int]:
     return steps
 
 
+def sharded(folder: Path) -> list[int]:
+    """Runs whose weights are in parts; for each of them the parameters that are DTensors with a part here alone."""
+    counts, prepare = [], Runtime.prepare
+
+    def noted(self: Runtime, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Any:
+        parts = [p for p in model.parameters() if isinstance(p, DTensor) and p.to_local().numel() < p.numel()]
+        counts.append(len(parts) if len(parts) == len(list(model.parameters())) else -1)
+        return prepare(self, model, optimizer)
+
+    full = ("runtime.shard=full", "train.max_steps=6")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Runtime, "prepare", noted)
+        train(tiny(folder, *NO_DROPOUT, *full, "train.max_steps=12", run="sharded"))
+        train(tiny(folder, *NO_DROPOUT, *full, *UNUSUAL, run="sharded-unusual"))
+        train(tiny(folder, *full, run="sharded-whole"))
+        preempted(folder, *full, run="sharded-parts", step=3, ranks=(1,))
+        train(tiny(folder, *full, run="sharded-parts"))
+        preempted(folder, *NO_DROPOUT, *full, "train.max_steps=12", run="sharded-moved", step=4, ranks=(0,))
+        skip = ("train.non_finite=skip", "train.save_every=1", "train.keep_last=9")
+        assert poisoned(folder, *full, *skip, run="sharded-skipped") == ""
+    return counts
+
+
 def main(folder: Path) -> None:
     """Every scenario, one after the other in the same group of processes."""
     five = ("train.max_steps=5",)
@@ -101,9 +125,31 @@ def main(folder: Path) -> None:
     record["skipped"] = poisoned(folder, *skip, run="skipped")
     record["raised"] = poisoned(folder, run="raised")
     record["saves"] = saves(folder, run="saved-by-all")
+    record["sharded"] = sharded(folder)
     (folder / f"rank-{RANK}.json").write_text(json.dumps(record))
     torch.distributed.destroy_process_group()
 
 
+def moved(folder: Path) -> None:
+    """Go on with a run that other numbers of processes began."""
+    train(tiny(folder, *NO_DROPOUT, run="moved-to-4"))
+    torch.distributed.destroy_process_group()
+
+
+def failing(folder: Path) -> None:
+    """Rank 1 fails at step 3, while the others wait for its gradients."""
+    backward, step = Runtime.backward, [0]
+
+    def bad(self: Runtime, value: torch.Tensor) -> None:
+        step[0] += 1
+        if RANK == 1 and step[0] == 3:
+            raise ValueError("rank 1 is broken")
+        backward(self, value)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Runtime, "backward", bad)
+        train(tiny(folder, *NO_DROPOUT, run="failing"))
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    {"all": main, "moved": moved, "failing": failing}[sys.argv[2]](Path(sys.argv[1]))

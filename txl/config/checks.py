@@ -215,3 +215,5 @@ def _eval_combinations(evaluation: EvalConfig, model: ModelConfig) -> Iterator[s
 def _runtime_combinations(runtime: RuntimeConfig) -> Iterator[str]:
     if runtime.precision == "fp16" and runtime.device in ("cpu", "mps"):
         yield _wrong("runtime.precision", f"fp16 with runtime.device {runtime.device}", "there auto, fp32 or bf16")
+    if runtime.precision == "fp16" and runtime.shard == "full":
+        yield _wrong("runtime.precision", "fp16 with runtime.shard full", "there auto, fp32 or bf16")

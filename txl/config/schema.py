@@ -239,6 +239,9 @@ class RuntimeConfig:
     """auto: bf16 where the hardware multiplies it natively, else fp32."""
     attention: Literal["auto", "reference", "blocked", "batched", "sdpa"] = "auto"
     """Attention backend; auto chooses by size, dtype and device. All give the same numbers, at different speeds."""
+    shard: Literal["none", "full"] = "none"
+    """With several processes: none, each has all weights (DDP); full, each keeps a part of every weight, gradient and
+    moment (FSDP2)."""
     threads: int | None = None
     """CPU threads of a process; null leaves torch's own choice."""
 

@@ -24,6 +24,7 @@ from txl.runtime import Runtime, seed_everything
 from txl.train.folder import write_records
 from txl.train.journal import Journal
 from txl.train.optim import build_optimizer
+from txl.train.shard import sharded
 from txl.train.state import Run, TrainState, restore
 
 COUNTED_TOKENS = 1 << 22
@@ -55,6 +56,8 @@ def begin(config: Config, runtime: Runtime, journal: Journal) -> tuple[Run, Trai
     seed_everything(config.run.seed)
     bare = build_model(config.model, corpus.tokenizer.vocab_size)
     use_attention(bare, config.runtime.attention)
+    if config.runtime.shard == "full":
+        bare = sharded(bare, runtime)
     model, optimizer = runtime.prepare(bare, build_optimizer(bare, config.optim))
     streams = Streams(
         corpus.train.ids,

@@ -26,6 +26,7 @@ from txl.model import Memory, Model
 from txl.runtime import Runtime, seed_everything
 from txl.train.journal import Journal
 from txl.train.optim import load_optimizer_state, optimizer_state
+from txl.train.shard import gathered, shared_out, whole_model
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,10 @@ class Run:
     model: nn.Module
     optimizer: torch.optim.Optimizer
 
+    def whole_model(self) -> Model:
+        """A model that one process can call alone; all call this, as the weights may be in parts."""
+        return whole_model(self.bare, self.config, self.runtime, vocab_size=self.corpus.tokenizer.vocab_size)
+
     @property
     def dir(self) -> Path:
         """The run folder."""
@@ -82,7 +87,9 @@ def save_state(run: Run, state: TrainState) -> Path:
     Raises CheckpointError in every process where the main one could not write.
     """
     rng = run.runtime.gather_json(rng_state())
-    memory = gathered_memory(state.memory, run.runtime)
+    memory, keep = gathered_memory(state.memory, run.runtime), run.runtime.is_main
+    whole = gathered(weights(run.bare), keep=keep)
+    moments = gathered(optimizer_state(run.bare, run.optimizer), keep=keep)
     failure: CheckpointError | None = None
     if run.runtime.is_main:
         tokenizer = run.corpus.tokenizer
@@ -94,8 +101,7 @@ def save_state(run: Run, state: TrainState) -> Path:
             "scaler": run.runtime.scaler_state(),
             "journal": run.journal.position(),
         }
-        moments = optimizer_state(run.bare, run.optimizer)
-        snapshot = Snapshot(state.step, run.config, tokenizer.to_json(), weights(run.bare), moments, memory, facts, rng)
+        snapshot = Snapshot(state.step, run.config, tokenizer.to_json(), whole, moments, memory, facts, rng)
         try:
             save(run.dir, snapshot)
             kept = {"keep_last": run.config.train.keep_last, "keep_every": run.config.train.keep_every}
@@ -123,8 +129,9 @@ def restore(run: Run, snapshot: Snapshot, *, warn: Callable[[str], None]) -> Tra
         raise CheckpointError(
             f"{run.dir}: processes found different checkpoints; run.dir must be on a disk that all of them see"
         )
-    load_weights(run.bare, snapshot.model)
-    load_optimizer_state(run.bare, run.optimizer, snapshot.optimizer)
+    load_weights(run.bare, shared_out(snapshot.model, run.bare))
+    moments = shared_out(snapshot.optimizer, run.bare, parameter_of=lambda name: name.partition(".")[2])
+    load_optimizer_state(run.bare, run.optimizer, moments)
     runtime.load_scaler_state(saved["scaler"])
     if len(snapshot.rng) == runtime.world:
         set_rng_state(snapshot.rng[runtime.rank])
