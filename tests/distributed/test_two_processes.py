@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.commands import config_file
 from tests.runs import NO_DROPOUT, UNUSUAL, differences, metrics, remains, stop_at, tensors, tiny
 from txl.checkpoint import checkpoints
 from txl.runtime import Runtime
@@ -243,3 +244,20 @@ def test_p6_a_number_that_is_not_finite_changes_no_shard(together: Together) -> 
     for name in ("model", "optimizer", "memory"):
         before, after = (tensors(run, step, name) for step in (2, 3))
         assert all(torch.equal(before[key], after[key]) for key in before)
+
+
+def test_the_command_that_the_launch_config_shows_trains_in_two_processes(alone: Alone, tmp_path: Path) -> None:
+    path = config_file(tmp_path, tiny(tmp_path, *NO_DROPOUT, run="launched"))
+    launcher = ["-m", "accelerate.commands.launch", "--config_file", str(ROOT / "configs" / "launch" / "2-cpus.yaml")]
+    done = subprocess.run(
+        [sys.executable, *launcher, "--main_process_port", str(free_port()), "-m", "txl", "train", path],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert " 2 processes, corpus " in done.stdout
+    assert "Warning" not in done.stderr
+    close(metrics(tmp_path / "launched"), metrics(alone[0] / "all"), rel=1e-5)

@@ -89,6 +89,11 @@ class Streams(Iterator[SegmentBatch]):
     def __len__(self) -> int:
         return -(-self._longest // self._tgt_len)
 
+    @property
+    def targets(self) -> int:
+        """Targets an epoch of this rank's rows."""
+        return int(self._length.sum())
+
     def __next__(self) -> SegmentBatch:
         at, stop = self._token, min(self._token + self._tgt_len, self._longest)
         there = np.arange(at, stop) < self._length[:, None]

@@ -43,7 +43,7 @@ def begin(config: Config, runtime: Runtime, journal: Journal) -> tuple[Run, Trai
 
     Raises ConfigError, CheckpointError or DataError where the run cannot begin or go on.
     """
-    check_rows(config, runtime)
+    check_rows(config, world=runtime.world)
     notes: list[str] = []  # said after the line that tells what runs
     snapshot = find_snapshot(config, warn=notes.append)
     if snapshot is not None:  # the order of documents and the samples go on as they began
@@ -108,14 +108,14 @@ def describe(run: Run, *, step: int) -> str:
     )
 
 
-def check_rows(config: Config, runtime: Runtime) -> None:
+def check_rows(config: Config, *, world: int) -> None:
     """Raise ConfigError where the rows of a step cannot be shared evenly by processes and micro-batches."""
     rows, accumulate = config.data.batch_size, config.train.accumulate
-    if rows % (runtime.world * accumulate):
+    if rows % (world * accumulate):
         raise ConfigError(
             [
-                f"data.batch_size: found {rows}, for {runtime.world} processes with {accumulate} micro-batches each; "
-                f"allowed: a multiple of {runtime.world * accumulate}"
+                f"data.batch_size: found {rows}, for {world} processes with {accumulate} micro-batches each; "
+                f"allowed: a multiple of {world * accumulate}"
             ]
         )
 

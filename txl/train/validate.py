@@ -24,6 +24,7 @@ from txl.model.modes import evaluating
 from txl.runtime import Runtime, seed_everything
 from txl.train.begin import check_rows
 from txl.train.optim import build_optimizer, learning_rate, optimizer_state, set_learning_rate
+from txl.train.plan import check_partition, plan
 
 Report = Callable[[str, int, int | None], None]
 """report(what, done, total)."""
@@ -74,7 +75,7 @@ class Validation:
 
     first_text: how the first stream begins.  round_trip: what encoding and decoding do to text, in words.  warnings:
     what deserves a look.  parameters: by part of the model.  reach_tokens: how far back a token can matter, None for
-    no bound.
+    no bound.  world: processes it was asked for.  partition: how streams are shared out to them, in words.
     """
 
     config: Config
@@ -87,6 +88,8 @@ class Validation:
     steps_an_epoch: int
     reach_tokens: int | None
     step: MockStep
+    world: int
+    partition: str
 
     def facts(self) -> list[tuple[str, str]]:
         """Name and value, in words, of everything found."""
@@ -111,27 +114,44 @@ class Validation:
                 f"{sum(sizes.values()) / 1e6:,.1f} MB a process: "
                 + ", ".join(f"{name} {size / 1e6:,.1f}" for name, size in sizes.items()),
             ),
+            *(self.world_facts() if self.world > 1 else ()),
+        ]
+
+    def world_facts(self) -> list[tuple[str, str]]:
+        """What only several processes have."""
+        found = plan(self.config, n_parameters=sum(self.parameters.values()), world=self.world)
+        return [
+            ("processes", f"{found.world}, each with {found.rows} rows, {found.micro_rows} a micro-batch"),
+            ("streams", self.partition),
+            (
+                "a step",
+                f"{found.step_tokens:,} tokens behind {found.context_tokens:,} of memory a layer; each process sends "
+                f"{found.sent_bytes / 1e6:,.1f} MB",
+            ),
         ]
 
     def sizes(self) -> dict[str, int]:
         """Bytes of one process, by what they hold."""
         step = self.step
+        parts = self.world if self.config.runtime.shard == "full" else 1
         return {
-            "weights": step.weight_bytes,
-            "gradients": step.gradient_bytes,
-            "optimizer": step.optimizer_bytes,
+            "weights": math.ceil(step.weight_bytes / parts),
+            "gradients": math.ceil(step.gradient_bytes / parts),
+            "optimizer": math.ceil(step.optimizer_bytes / parts),
             "memory": step.memory_bytes,
             "activations": step.activation_bytes,
         }
 
 
-def validate(config: Config, *, report: Report | None = None) -> Validation:
+def validate(config: Config, *, world: int | None = None, report: Report | None = None) -> Validation:
     """Check a config against its data and its model, and say what a run would cost.
 
+    world: processes it would run on; None for those there are. One process takes the steps of one of them.
     Raises ConfigError or DataError for what cannot run, FloatingPointError where the first steps are not finite.
     """
     runtime = Runtime.create(config)
-    check_rows(config, runtime)
+    world = runtime.world if world is None else world
+    check_rows(config, world=world)
     corpus = prepare(config, report=report)
     tokenizer = corpus.tokenizer
     round_trip = check_round_trip(corpus)
@@ -158,7 +178,9 @@ def validate(config: Config, *, report: Report | None = None) -> Validation:
         parameters=parameters_by_part(model),
         steps_an_epoch=len(streams),
         reach_tokens=model.reach(model.default_window),
-        step=mock_step(config, runtime, model, first, report=report),
+        step=mock_step(config, runtime, model, first, world=world, report=report),
+        world=world,
+        partition=check_partition(corpus, config, world=world),
     )
 
 
@@ -213,13 +235,13 @@ def parameters_by_part(model: Model) -> dict[str, int]:
 
 
 def mock_step(
-    config: Config, runtime: Runtime, model: Model, batch: SegmentBatch, *, report: Report | None = None
+    config: Config, runtime: Runtime, model: Model, batch: SegmentBatch, *, world: int, report: Report | None = None
 ) -> MockStep:
     """Train on one micro-batch of the first segment until memory is full, then time one step and count another.
 
     Raises FloatingPointError where a loss or a gradient is not finite.
     """
-    rows = config.data.batch_size // (config.train.accumulate * runtime.world)
+    rows = config.data.batch_size // (config.train.accumulate * world)
     inputs, targets = batch.inputs[:rows].to(runtime.device), batch.targets[:rows].to(runtime.device)
     wrapped, optimizer = runtime.prepare(model, build_optimizer(model, config.optim))
     set_learning_rate(optimizer, learning_rate(1, config.optim, config.train.max_steps))
