@@ -107,6 +107,12 @@ def _data_combinations(data: DataConfig, tokenizer: TokenizerConfig) -> Iterator
         if source == data.train and ("@" in source or not source.startswith("hf:")):
             allowed = "other text, or null to hold out a share of data.train"
             yield _wrong(f"data.{name}", f"the training text, {source!r}", allowed)
+    if data.mixture:
+        yield from _idle("data", data, "train", "where data.mixture names the training text")
+        unnamed = [name for name in ("valid", "test") if getattr(data, name) is None]
+        if unnamed:
+            found = f"null with data.mixture {show(data.mixture)}"
+            yield _wrong(f"data.{unnamed[0]}", found, "text of its own: none is held out of a mixture")
     held_out = sum(getattr(data, f"{name}_fraction") for name in ("valid", "test") if getattr(data, name) is None)
     if held_out >= 1:
         found = f"{data.valid_fraction:g}, with data.test_fraction together {held_out:g}"

@@ -45,6 +45,17 @@ _SOURCE = Domain(
         and (not value.startswith("hf:") or bool(re.fullmatch(r"hf:[^:@\s]+(:[^:@\s]+)?(@\S+)?", value)))
     ),
 )
+
+
+def _is_share(item: str) -> bool:
+    """A weight, white space and a source."""
+    weight, _, source = item.strip().partition(" ")
+    try:
+        return 0 < float(weight) < math.inf and _SOURCE.holds(source.strip())
+    except ValueError:
+        return False
+
+
 _SHARE = Domain("a number from 0 up to, but without, 1", lambda value: 0 <= value < 1)
 _ABOVE_0 = Domain("a finite number above 0", lambda value: 0 < value < math.inf)
 _FROM_0 = Domain("a finite number of at least 0", lambda value: 0 <= value < math.inf)
@@ -58,6 +69,12 @@ DOMAINS: Mapping[str, Domain] = {
     "tokenizer.min_count": _POSITIVE,
     "tokenizer.max_size": _whole(3),  # <unk>, <eos> and one symbol
     "data.train": _SOURCE,
+    "data.mixture": Domain(
+        "a list of weights above 0, each with a different source after it, e.g. [2 books/, 1 code/]",
+        lambda value: (
+            all(_is_share(item) for item in value) and len({item.split(None, 1)[1] for item in value}) == len(value)
+        ),
+    ),
     "data.valid": _SOURCE,
     "data.test": _SOURCE,
     "data.valid_fraction": _SHARE,
@@ -142,7 +159,8 @@ def allowed_type(hint: Any) -> str:
     if get_origin(core) is Literal:
         return "one of " + ", ".join(get_args(core)) + (", or null" if optional else "")
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-    name = "a list of whole numbers" if get_origin(core) is tuple else names[core]
+    lists = {int: "a list of whole numbers", str: "a list of texts"}
+    name = lists[get_args(core)[0]] if get_origin(core) is tuple else names[core]
     return name + (" or null" if optional else "")
 
 
@@ -172,7 +190,7 @@ def _has_type(value: Any, hint: Any) -> bool:
     if get_origin(core) is Literal:
         return isinstance(value, str) and value in get_args(core)
     if get_origin(core) is tuple:
-        return isinstance(value, tuple) and all(_has_type(item, int) for item in value)
+        return isinstance(value, tuple) and all(_has_type(item, get_args(core)[0]) for item in value)
     if core in (int, float):  # True is an int to Python, never to us
         return isinstance(value, (int, core)) and not isinstance(value, bool)
     return isinstance(value, core)

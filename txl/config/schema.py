@@ -55,6 +55,9 @@ class DataConfig:
     train: str = "stdlib"
     """A file, folder, glob, `hf:NAME[:CONFIG][@SPLIT]` (a Hugging Face data set), or `stdlib` (this Python's library
     source)."""
+    mixture: tuple[str, ...] = ()
+    """Several training sources in place of `train`, each after its weight, e.g. [2 books/, 1 code/]: of each epoch's
+    tokens two thirds come from books/. `valid` and `test` must be named."""
     valid: str | None = None
     """The validation text, same grammar; null: taken from the training source."""
     test: str | None = None

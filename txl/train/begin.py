@@ -69,6 +69,7 @@ def begin(config: Config, runtime: Runtime, journal: Journal) -> tuple[Run, Trai
         reset_memory=config.data.reset_memory,
         shuffle_documents=config.data.shuffle_documents,
         seed=config.run.seed,
+        mixture=corpus.train.mixture,
         vocab_size=corpus.tokenizer.vocab_size,
     )
     run = Run(config, runtime, journal, corpus, streams, bare, model, optimizer)

@@ -90,6 +90,7 @@ def check_partition(corpus: Corpus, config: Config, *, world: int) -> str:
             reset_memory=data.reset_memory,
             shuffle_documents=data.shuffle_documents,
             seed=config.run.seed,
+            mixture=corpus.train.mixture,
         )
 
     alone, together = streams(0, 1), [streams(rank, world) for rank in range(world)]

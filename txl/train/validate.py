@@ -163,6 +163,7 @@ def validate(config: Config, *, world: int | None = None, report: Report | None 
         reset_memory=config.data.reset_memory,
         shuffle_documents=config.data.shuffle_documents,
         seed=config.run.seed,
+        mixture=corpus.train.mixture,
     )
     first = next(streams)
     check_targets(first, next(streams))

@@ -28,6 +28,10 @@ FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
     "tokenizer.split": (["whitespace"], ["words", None]),
     "tokenizer.lowercase": ([False], TRUTH),
     "data.train": (["stdlib", "books", "a/*.txt", "hf:a/b:c@train[:5%]"], ["", None, 3, "hf:", "hf:a b", "hf:a@"]),
+    "data.mixture": (
+        [()],
+        [("books",), ("0 books",), ("-1 a",), ("1",), ("x a",), ("1 a", "2 a"), ("inf a",), (3,), None],
+    ),
     "data.valid": (["v.txt", "hf:x@validation", None], ["", 3, "hf:@train"]),
     "data.test": (["t.txt", "hf:x@test", None], ["", 3, "hf::x"]),
     "data.valid_fraction": ([0.2, 0.001], [1, 1.0, -0.1, None, *NUMBER]),

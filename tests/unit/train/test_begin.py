@@ -167,6 +167,7 @@ def test_the_streams_are_those_the_config_asks_for(tmp_path: Path, monkeypatch: 
         "shuffle_documents": True,
         "seed": 9,
         "vocab_size": 256,
+        "mixture": (),
     }
 
 
