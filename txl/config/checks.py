@@ -108,7 +108,6 @@ def _data_combinations(data: DataConfig, tokenizer: TokenizerConfig) -> Iterator
             allowed = "other text, or null to hold out a share of data.train"
             yield _wrong(f"data.{name}", f"the training text, {source!r}", allowed)
     if data.mixture:
-        yield from _idle("data", data, "train", "where data.mixture names the training text")
         unnamed = [name for name in ("valid", "test") if getattr(data, name) is None]
         if unnamed:
             found = f"null with data.mixture {show(data.mixture)}"

@@ -57,7 +57,7 @@ class DataConfig:
     source)."""
     mixture: tuple[str, ...] = ()
     """Several training sources in place of `train`, each after its weight, e.g. [2 books/, 1 code/]: of each epoch's
-    tokens two thirds come from books/. `valid` and `test` must be named."""
+    tokens two thirds come from books/. `train` is not read then; `valid` and `test` must be named."""
     valid: str | None = None
     """The validation text, same grammar; null: taken from the training source."""
     test: str | None = None
@@ -88,6 +88,8 @@ class DataConfig:
     """Whether memory starts anew at each document."""
     shuffle_documents: bool = False
     """Whether documents are shuffled anew each epoch; else they come in the order of sorted paths."""
+    workers: int = 1
+    """Processes that turn text into ids side by side when a corpus is prepared; the result does not depend on it."""
     cache_dir: str | None = None
     """Where prepared corpora are kept; null: `txl` in the user's cache folder."""
 

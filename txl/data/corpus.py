@@ -43,6 +43,7 @@ from txl.data.store import (
     write_file,
 )
 from txl.data.tokenizer import Tokenizer, counting_cut, tokenizer_from_json, train_tokenizer
+from txl.data.workers import encoded_in_order
 
 SUM_TOKENS = 1_048_576
 """Tokens whose bytes are summed at a time."""
@@ -189,7 +190,7 @@ def _make(
     write_file(folder / "tokenizer.json", tokenizer.to_json().encode("utf-8"))
     splits = {}
     for name in SPLITS:
-        splits[name] = _encode(name, parts[name], tokenizer, folder, notes, say)
+        splits[name] = _encode(name, parts[name], tokenizer, folder, notes, say, config.data.workers)
     for name in sources:
         (folder / f"{name}.txt").unlink()
     manifest = {
@@ -213,7 +214,7 @@ def _make(
 
 
 def _encode(
-    name: str, texts: list[Text], tokenizer: Tokenizer, folder: Path, notes: list[str], say: Report
+    name: str, texts: list[Text], tokenizer: Tokenizer, folder: Path, notes: list[str], say: Report, workers: int
 ) -> dict[str, Any]:
     """Write the ids of a split, the texts of its sources one after the other; its record."""
     firsts = []
@@ -221,9 +222,10 @@ def _encode(
     with SplitWriter(folder, name, tokenizer.byte_lengths(), **ids) as writer:
         for text in texts:
             firsts.append(writer.documents)
-            for batch in _batches(text, tokenizer.cut, f"encoding {name}", say):
-                parts = tokenizer.encode_batch([piece.text for piece in batch])
-                writer.add([(piece.starts, part) for piece, part in zip(batch, parts, strict=True)])
+            batches = _batches(text, tokenizer.cut, f"encoding {name}", say)
+            groups = (([piece.starts for piece in batch], [piece.text for piece in batch]) for batch in batches)
+            for starts, parts in encoded_in_order(tokenizer, groups, workers=workers):
+                writer.add(list(zip(starts, parts, strict=True)))
         record = writer.close(text_bytes=sum(text.bytes for text in texts))
     empty = [first for first, stop in pairwise([*firsts, record["documents"]]) if first == stop]
     if empty:

@@ -34,6 +34,7 @@ FREE_SETTINGS = (
     *("train.max_steps", "train.log_every", "train.eval_every", "train.save_every", "train.keep_last"),
     "train.keep_every",
     *("train.sample_every", "train.sample_tokens", "train.non_finite", "train.max_skipped", "data.cache_dir"),
+    "data.workers",
 )
 """What may differ between a run's start and its resumption; anything else would make it another run."""
 

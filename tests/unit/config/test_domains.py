@@ -46,6 +46,7 @@ FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
     "data.batch_size": ([1, 64], [0, -4, None, *WHOLE]),
     "data.reset_memory": ([True, False], TRUTH),
     "data.shuffle_documents": ([True, False], TRUTH),
+    "data.workers": ([1, 8], [0, -1, None, *WHOLE]),
     "data.cache_dir": ([None, "cache"], ["", 3]),
     "model.arch": (["transformer_xl"], ["bert", "transformer-xl", None]),
     "model.n_layer": ([1, 24], [0, -1, None, *WHOLE]),
