@@ -96,15 +96,15 @@ def sharded(folder: Path) -> list[int]:
         counts.append(len(parts) if len(parts) == len(list(model.parameters())) else -1)
         return prepare(self, model, optimizer)
 
-    full = ("runtime.shard=full", "train.max_steps=6")
+    full = ("runtime.shard=full", "train.max_steps=4", "train.eval_every=100")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Runtime, "prepare", noted)
-        train(tiny(folder, *NO_DROPOUT, *full, "train.max_steps=12", run="sharded"))
+        train(tiny(folder, *NO_DROPOUT, *full, "train.max_steps=6", "train.eval_every=6", run="sharded"))
         train(tiny(folder, *NO_DROPOUT, *full, *UNUSUAL, run="sharded-unusual"))
         train(tiny(folder, *full, run="sharded-whole"))
-        preempted(folder, *full, run="sharded-parts", step=3, ranks=(1,))
+        preempted(folder, *full, run="sharded-parts", step=2, ranks=(1,))
         train(tiny(folder, *full, run="sharded-parts"))
-        preempted(folder, *NO_DROPOUT, *full, "train.max_steps=12", run="sharded-moved", step=4, ranks=(0,))
+        preempted(folder, *NO_DROPOUT, *full, "train.max_steps=12", run="sharded-moved", step=3, ranks=(0,))
         skip = ("train.non_finite=skip", "train.save_every=1", "train.keep_last=9")
         assert poisoned(folder, *full, *skip, run="sharded-skipped") == ""
     return counts

@@ -40,6 +40,14 @@ class Plan:
     memory_bytes: int
     sent_bytes: int
 
+    def facts(self) -> list[tuple[str, str]]:
+        """Name and value, in words, of what several processes have."""
+        tokens = f"{self.step_tokens:,} tokens behind {self.context_tokens:,} of memory a layer"
+        return [
+            ("processes", f"{self.world}, each with {self.rows} rows, {self.micro_rows} a micro-batch"),
+            ("a step", f"{tokens}; each process sends {self.sent_bytes / 1e6:,.1f} MB"),
+        ]
+
     @property
     def fixed_bytes(self) -> int:
         """Bytes of one process besides activations."""
@@ -94,7 +102,7 @@ def check_partition(corpus: Corpus, config: Config, *, world: int) -> str:
         )
 
     alone, together = streams(0, 1), [streams(rank, world) for rank in range(world)]
-    segments, served = len(alone), 0
+    targets, shared, segments, served = alone.targets, sum(one.targets for one in together), len(alone), 0
     for segment in sorted({0, segments // 2, segments - 1}):
         position = {"epoch": 0, "token": segment * config.model.tgt_len}
         for one in (alone, *together):
@@ -104,8 +112,7 @@ def check_partition(corpus: Corpus, config: Config, *, world: int) -> str:
             if not torch.equal(getattr(whole, name), torch.cat([getattr(part, name) for part in parts])):
                 raise DataError(f"streams: {name} of segment {segment} differ between {world} processes and one")
         served += sum(int((part.targets != -100).sum()) for part in parts)
-    pairs, shared = corpus.train.tokens - 1, sum(one.targets for one in together)
-    if pairs != shared:
-        raise DataError(f"streams: {world} processes have {shared:,} targets an epoch, the corpus {pairs:,}")
-    streams_are = f"{pairs:,} targets an epoch in {config.data.batch_size} streams, each once"
+    if targets != shared:
+        raise DataError(f"streams: {world} processes have {shared:,} targets an epoch, one has {targets:,}")
+    streams_are = f"{targets:,} targets an epoch in {config.data.batch_size} streams, each once"
     return f"{streams_are}; {served:,} of them compared with those of one process"

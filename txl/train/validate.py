@@ -24,7 +24,7 @@ from txl.model.modes import evaluating
 from txl.runtime import Runtime, seed_everything
 from txl.train.begin import check_rows
 from txl.train.optim import build_optimizer, learning_rate, optimizer_state, set_learning_rate
-from txl.train.plan import check_partition, plan
+from txl.train.plan import Plan, check_partition, plan
 
 Report = Callable[[str, int, int | None], None]
 """report(what, done, total)."""
@@ -103,6 +103,7 @@ class Validation:
             ("parameters", f"{sum(self.parameters.values()):,} ({parts})"),
             ("reach", "unbounded" if self.reach_tokens is None else f"{self.reach_tokens:,} tokens back"),
             ("first loss", f"{step.first_nll:.3f} nats a token; a uniform guess has {math.log(vocab_size):.3f}"),
+            ("streams", self.partition),
             ("steps", f"{steps:,}, an epoch has {self.steps_an_epoch:,}: {steps / self.steps_an_epoch:.2f} epochs"),
             ("work a token", "{} million FLOPs trained, {} scored, {} streamed".format(*millions)),
             (
@@ -114,21 +115,12 @@ class Validation:
                 f"{sum(sizes.values()) / 1e6:,.1f} MB a process: "
                 + ", ".join(f"{name} {size / 1e6:,.1f}" for name, size in sizes.items()),
             ),
-            *(self.world_facts() if self.world > 1 else ()),
+            *(self.plan().facts() if self.world > 1 else ()),
         ]
 
-    def world_facts(self) -> list[tuple[str, str]]:
-        """What only several processes have."""
-        found = plan(self.config, n_parameters=sum(self.parameters.values()), world=self.world)
-        return [
-            ("processes", f"{found.world}, each with {found.rows} rows, {found.micro_rows} a micro-batch"),
-            ("streams", self.partition),
-            (
-                "a step",
-                f"{found.step_tokens:,} tokens behind {found.context_tokens:,} of memory a layer; each process sends "
-                f"{found.sent_bytes / 1e6:,.1f} MB",
-            ),
-        ]
+    def plan(self) -> Plan:
+        """The arithmetic of a step on all processes."""
+        return plan(self.config, n_parameters=sum(self.parameters.values()), world=self.world)
 
     def sizes(self) -> dict[str, int]:
         """Bytes of one process, by what they hold."""

@@ -63,6 +63,7 @@ def test_a_mixture_is_prepared_source_by_source_and_read_by_weight(tmp_path: Pat
     split = corpus.train
     streams = Streams(split.ids, split.document_starts, batch_size=1, tgt_len=600, mixture=split.mixture)
     served = np.concatenate([next(streams).inputs[0].numpy() for _ in range(12)])
+    assert streams.targets == len(next(streams).inputs[0])  # an epoch is one segment here, whatever its length
     share = np.isin(served, list(b"01234567")).sum() / np.isin(served, list(b"01234567abcdefgh")).sum()
     assert share == pytest.approx(2 / 3, abs=0.03)
 

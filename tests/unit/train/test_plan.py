@@ -13,6 +13,7 @@ from tests.runs import tiny
 from txl import cli
 from txl.config import load_config, to_yaml
 from txl.data import DataError, Streams, prepare
+from txl.data.mixing import Share
 from txl.model import build_model
 from txl.train.plan import check_partition, plan
 
@@ -58,6 +59,14 @@ def test_streams_are_shared_out_to_64_processes_on_one(tmp_path: Path) -> None:
     assert check_partition(prepare(config), config, world=64) == (
         "699 targets an epoch in 64 streams, each once; 699 of them compared with those of one process"
     )
+
+
+def test_the_epoch_of_a_mixture_is_shared_out_too(tmp_path: Path) -> None:
+    config = tiny(tmp_path)
+    corpus = prepare(config)  # documents of 234, 233 and 233 bytes; the first a source of weight 3, the others one of 1
+    mixed = replace(corpus, train=replace(corpus.train, mixture=(Share(0, 3.0), Share(1, 1.0))))
+    told = check_partition(mixed, config, world=4)
+    assert told.startswith(f"{3 * 234 + 233 - 1} targets an epoch in 4 streams, each once")
 
 
 def test_streams_that_are_not_shared_out_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
