@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -104,16 +105,23 @@ def corpus_file(tmp_path: Path) -> Path:
     return path
 
 
+PROMISE = re.compile(r"p(\d+) ")
+"""How the name of a promise's test begins, wherever it stands."""
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """List the laws that were tested by name, with the number of their cases, and say of each whether it held."""
-    cases: dict[str, list[str]] = {}
+    """List laws and promises that were tested by name, with the number of their cases, and say whether each held."""
+    cases: dict[str, dict[str, list[str]]] = {"laws": {}, "promises": {}}
     for outcome in ("passed", "failed", "error"):
         for report in terminalreporter.stats.get(outcome, []):
-            if report.nodeid.startswith("tests/laws/") and (report.when == "call" or outcome != "passed"):
-                name = report.nodeid.partition("::")[2].split("[")[0].removeprefix("test_").replace("_", " ")
-                cases.setdefault(name, []).append(outcome)
-    if cases:
-        terminalreporter.section("laws")
-        for name, outcomes in sorted(cases.items()):
-            verdict = "holds " if set(outcomes) == {"passed"} else "BROKEN"
-            terminalreporter.line(f"{verdict}  {name}" + (f"  ({len(outcomes)} cases)" if len(outcomes) > 1 else ""))
+            name = report.nodeid.partition("::")[2].split("[")[0].removeprefix("test_").replace("_", " ")
+            of = "promises" if PROMISE.match(name) else "laws" if report.nodeid.startswith("tests/laws/") else None
+            if of is not None and (report.when == "call" or outcome != "passed"):
+                cases[of].setdefault(name, []).append(outcome)
+    for title, named in cases.items():
+        if named:
+            terminalreporter.section(title)
+        for name in sorted(named, key=lambda name: (int(PROMISE.match(name)[1]) if title == "promises" else 0, name)):
+            verdict = "holds " if set(named[name]) == {"passed"} else "BROKEN"
+            count = len(named[name])
+            terminalreporter.line(f"{verdict}  {name}" + (f"  ({count} cases)" if count > 1 else ""))

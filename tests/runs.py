@@ -31,6 +31,7 @@ TINY = (
 )
 
 NO_DROPOUT = ("model.dropout=0", "model.dropatt=0")
+UNUSUAL = ("model.cutoffs=[60,120]", "model.div_val=2", "model.activation_checkpointing=true", "train.accumulate=2")
 
 
 def text(count: int, *, seed: int = 0) -> bytes:

@@ -31,6 +31,8 @@ from accelerate.utils import (
     reduce,
 )
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 
 from txl.config import Config, ConfigError, RuntimeConfig
 
@@ -106,6 +108,8 @@ class Runtime:
 
         The bare model keeps its own `forward`: Accelerate's hidden autocast is taken off, `autocast()` is visible.
         """
+        if isinstance(model, FSDPModule):  # in parts already: DDP would make copies of parts
+            return model, cast(torch.optim.Optimizer, self.accelerator.prepare(optimizer))
         wrapped, prepared = self.accelerator.prepare(model, optimizer)
         self.accelerator.unwrap_model(wrapped, keep_fp32_wrapper=False)
         return wrapped, prepared
@@ -117,7 +121,10 @@ class Runtime:
     @contextmanager
     def gradients_of(self, model: nn.Module, *, exchanged: bool) -> Iterator[None]:
         """Whether backward passes inside exchange gradients between processes; only the last one of a step must."""
-        if exchanged:
+        if isinstance(model, FSDPModule):
+            model.set_requires_gradient_sync(exchanged)
+            yield
+        elif exchanged:
             yield
         else:
             with self.accelerator.no_sync(model):
@@ -129,7 +136,8 @@ class Runtime:
 
     def clip(self, model: nn.Module, max_norm: float) -> float:
         """Unscale gradients, scale them down to a global norm of `max_norm` (0: never); returns the norm they had."""
-        return float(self.accelerator.clip_grad_norm_(model.parameters(), max_norm or math.inf))
+        norm = self.accelerator.clip_grad_norm_(model.parameters(), max_norm or math.inf)
+        return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
         """Update the weights; False where fp16's scaler met an overflow and skipped the update.

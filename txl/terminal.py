@@ -53,14 +53,20 @@ def progress() -> Iterator[Report]:
 
 
 def _lines() -> Report:
-    """Progress as lines, few enough for a log file."""
+    """Progress as lines, few enough for a log file; with the time left, at the mean pace so far, where it is known."""
     told = time.monotonic()
+    began: dict[str, tuple[float, int]] = {}
 
     def report(what: str, done: int, total: int | None, note: str = "") -> None:
         nonlocal told
-        if time.monotonic() - told > PIPE_SECONDS:
-            told = time.monotonic()
-            print(f"{what}: {_count(done, total, note)}", file=sys.stderr, flush=True)
+        now = time.monotonic()
+        start, first = began.setdefault(what, (now, done))
+        if now - told > PIPE_SECONDS:
+            told = now
+            text = f"{what}: {_count(done, total, note)}"
+            if total and done > first:
+                text += f", {(total - done) * (now - start) / (done - first):,.0f} s left"
+            print(text, file=sys.stderr, flush=True)
 
     return report
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.runs import NO_DROPOUT, differences, metrics, remains, stop_at, tensors, tiny
+from tests.commands import config_file
+from tests.runs import NO_DROPOUT, UNUSUAL, differences, metrics, remains, stop_at, tensors, tiny
 from txl.checkpoint import checkpoints
 from txl.runtime import Runtime
 from txl.train.loop import Preempted, train
@@ -28,15 +31,15 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def launch(folder: Path, *, world: int) -> list[dict[str, Any]]:
-    """Run the worker in `world` processes; what each noted."""
+def started(folder: Path, what: str, *, world: int) -> list[tuple[int, str]]:
+    """Run a part of the worker in `world` processes; the exit code and the output of each."""
     shared = {
         "PYTHONPATH": str(ROOT),
         "WORLD_SIZE": str(world),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
     }
-    command = [sys.executable, str(Path(__file__).with_name("worker.py")), str(folder)]
+    command = [sys.executable, str(Path(__file__).with_name("worker.py")), str(folder), what]
     workers = [
         subprocess.Popen(
             command,
@@ -52,8 +55,15 @@ def launch(folder: Path, *, world: int) -> list[dict[str, Any]]:
     finally:
         for worker in workers:
             worker.kill()
-    assert [worker.returncode for worker in workers] == [0] * world, "\n".join(said)
-    assert all(not line.startswith("step ") for line in said[1].splitlines())  # one process prints
+    return [(worker.returncode, text) for worker, text in zip(workers, said, strict=True)]
+
+
+def launch(folder: Path, *, world: int) -> list[dict[str, Any]]:
+    """Run all scenarios of the worker in `world` processes; what each noted."""
+    ended = started(folder, "all", world=world)
+    assert [code for code, _ in ended] == [0] * world, "\n".join(text for _, text in ended)
+    assert all(not line.startswith("step ") for line in ended[1][1].splitlines())  # one process prints
+    assert "Warning" not in "".join(text for _, text in ended)
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(world)]
 
 
@@ -65,7 +75,10 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[
         stop_at(patch, 4)
         with pytest.raises(Preempted):
             train(tiny(folder, *NO_DROPOUT, run="begun-alone"))  # two processes go on with it
-    return folder, launch(folder, world=2)
+    noted = launch(folder, world=2)
+    for copy in ("moved-to-4", "moved-again"):
+        shutil.copytree(folder / "moved", folder / copy)
+    return folder, noted
 
 
 @pytest.fixture(scope="module")
@@ -104,13 +117,15 @@ def test_18_two_processes_of_two_rows_give_the_gradient_of_one_with_four(togethe
             torch.testing.assert_close(found, torch.tensor(alone[1]), atol=1e-6, rtol=1e-5)
 
 
-def test_losses_norms_tokens_and_validations_are_those_of_one_process(together: Together, alone: Alone) -> None:
+def test_p7_losses_norms_tokens_and_validations_are_those_of_one_process(together: Together, alone: Alone) -> None:
     for run in ("two", "two-accumulated"):
         close(metrics(together[0] / run), metrics(alone[0] / "two"), rel=2e-6)
     assert [line["tokens"] for line in metrics(together[0] / "two")] == [28, 56, 84, 109, 137]
 
 
-def test_17_two_processes_go_on_bit_for_bit_after_a_signal_to_one_of_them(together: Together) -> None:
+def test_p5_after_a_signal_to_one_of_two_processes_both_stop_save_once_and_go_on_bit_for_bit(
+    together: Together,
+) -> None:
     folder, (first, second) = together
     assert first["stopped"] == second["stopped"]
     assert first["stopped"][0] == signal.SIGUSR1
@@ -120,21 +135,21 @@ def test_17_two_processes_go_on_bit_for_bit_after_a_signal_to_one_of_them(togeth
     assert differences(one, other) == []
 
 
-def test_a_run_moves_from_two_processes_to_one_with_the_same_losses(together: Together, alone: Alone) -> None:
+def test_p7_a_run_moves_from_two_processes_to_one_with_the_same_losses(together: Together, alone: Alone) -> None:
     folder = together[0]
     assert checkpoints(folder / "moved")[0].name == "step-000004"
     train(tiny(folder, *NO_DROPOUT, run="moved"))
     close(metrics(folder / "moved"), metrics(alone[0] / "all"), rel=1e-5)
 
 
-def test_a_run_moves_from_one_process_to_two_with_the_same_losses(together: Together, alone: Alone) -> None:
+def test_p7_a_run_moves_from_one_process_to_two_with_the_same_losses(together: Together, alone: Alone) -> None:
     close(metrics(together[0] / "begun-alone"), metrics(alone[0] / "all"), rel=1e-5)
     memory = [tensors(folder, 12, "memory") for folder in (together[0] / "begun-alone", alone[0] / "all")]
     for name, tensor in memory[0].items():
         torch.testing.assert_close(tensor, memory[1][name], atol=1e-5, rtol=1e-4)
 
 
-def test_a_number_that_is_not_finite_on_one_process_is_skipped_or_ends_the_run_on_both(together: Together) -> None:
+def test_p6_a_number_that_is_not_finite_on_one_process_is_skipped_or_ends_the_run_on_both(together: Together) -> None:
     folder, (first, second) = together
     assert (first["skipped"], second["skipped"]) == ("", "")
     lines = metrics(folder / "skipped")
@@ -145,3 +160,100 @@ def test_a_number_that_is_not_finite_on_one_process_is_skipped_or_ends_the_run_o
         assert all(torch.equal(before[key], after[key]) for key in before)
     assert first["raised"] == second["raised"]
     assert "step 3" in first["raised"]
+
+
+def test_p7_with_dropout_a_change_of_ranks_reseeds_deterministically_and_the_log_says_so(
+    together: Together, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, ends = together[0], []
+    for run in ("moved-once", "moved-twice"):
+        shutil.copytree(folder / "moved-with-dropout", folder / run)
+        train(tiny(folder, run=run))
+        assert (
+            "begun with 2 process(es), now 1: dropout takes new random numbers, seeded by run"
+            in capsys.readouterr().out
+        )
+        ends.append(remains(folder / run, 12))
+    assert differences(*ends) == []
+    train(tiny(folder, run="never-moved"))
+    assert "model head.biases.0" in differences(ends[0], remains(folder / "never-moved", 12))
+
+
+@pytest.mark.slow
+def test_p7_a_run_moves_from_two_processes_to_four_with_the_same_losses(together: Together, alone: Alone) -> None:
+    folder = together[0]
+    assert len(json.loads((checkpoints(folder / "moved-to-4")[0] / "rng.json").read_text())) == 2
+    ended = started(folder, "moved", world=4)
+    assert [code for code, _ in ended] == [0] * 4, "\n".join(text for _, text in ended)
+    close(metrics(folder / "moved-to-4"), metrics(alone[0] / "all"), rel=1e-5)
+
+
+def test_p8_every_process_takes_part_in_every_save(together: Together) -> None:
+    first, second = together[1]
+    assert first["saves"] == second["saves"] == [4, 6, 8, 12]
+
+
+def test_p8_streams_of_unequal_length_hang_nobody(together: Together) -> None:
+    # 109 pairs are four streams of 28, 27, 27 and 27: at the fourth step the rows of the second process are shorter.
+    folder = together[0]
+    assert [line["tokens"] for line in metrics(folder / "two")] == [28, 56, 84, 109, 137]
+
+
+def test_p8_when_one_process_fails_the_other_ends_with_an_error_and_does_not_wait_for_ever(tmp_path: Path) -> None:
+    began = time.monotonic()
+    first, second = started(tmp_path, "failing", world=2)
+    assert time.monotonic() - began < 100
+    assert first[0] != 0
+    assert second[0] != 0
+    assert "rank 1 is broken" in second[1]
+    assert [line["step"] for line in metrics(tmp_path / "failing")] == [1, 2]
+
+
+def test_sharded_parameters_are_dtensors_and_losses_are_those_of_whole_ones(together: Together, alone: Alone) -> None:
+    folder, (first, second) = together
+    assert first["sharded"] == second["sharded"]
+    assert len(first["sharded"]) == 7
+    assert min(first["sharded"]) > 20  # every parameter is in parts
+    close(metrics(folder / "sharded"), metrics(alone[0] / "all")[:6], rel=1e-5)
+    for name in ("model", "optimizer", "memory"):  # what is saved is whole
+        found, whole = tensors(folder / "sharded", 6, name), tensors(alone[0] / "all", 12, name)
+        assert {key: t.shape for key, t in found.items()} == {key: t.shape for key, t in whole.items()}
+
+
+def test_sharding_goes_with_clusters_recomputed_activations_and_micro_batches(together: Together) -> None:
+    folder = together[0]
+    train(tiny(folder, *NO_DROPOUT, *UNUSUAL, "train.max_steps=4", "train.eval_every=100", run="unusual-alone"))
+    close(metrics(folder / "sharded-unusual"), metrics(folder / "unusual-alone"), rel=1e-5)
+
+
+def test_p1_sharded_runs_go_on_bit_for_bit_and_in_one_process_without_shards(together: Together, alone: Alone) -> None:
+    folder = together[0]
+    assert differences(remains(folder / "sharded-whole", 4), remains(folder / "sharded-parts", 4)) == []
+    assert checkpoints(folder / "sharded-moved")[0].name == "step-000003"
+    train(tiny(folder, *NO_DROPOUT, run="sharded-moved"))
+    close(metrics(folder / "sharded-moved"), metrics(alone[0] / "all"), rel=1e-5)
+
+
+def test_p6_a_number_that_is_not_finite_changes_no_shard(together: Together) -> None:
+    run = together[0] / "sharded-skipped"
+    assert [line["skipped"] for line in metrics(run)] == [0, 0, 1, 1]
+    for name in ("model", "optimizer", "memory"):
+        before, after = (tensors(run, step, name) for step in (2, 3))
+        assert all(torch.equal(before[key], after[key]) for key in before)
+
+
+def test_the_command_that_the_launch_config_shows_trains_in_two_processes(alone: Alone, tmp_path: Path) -> None:
+    path = config_file(tmp_path, tiny(tmp_path, *NO_DROPOUT, run="launched"))
+    launcher = ["-m", "accelerate.commands.launch", "--config_file", str(ROOT / "configs" / "launch" / "2-cpus.yaml")]
+    done = subprocess.run(
+        [sys.executable, *launcher, "--main_process_port", str(free_port()), "-m", "txl", "train", path],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert " 2 processes, corpus " in done.stdout
+    assert "Warning" not in done.stderr
+    close(metrics(tmp_path / "launched"), metrics(alone[0] / "all"), rel=1e-5)

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.tensor import DTensor
 
-from tests.runs import NO_DROPOUT, stop_at, tiny
+from tests.runs import NO_DROPOUT, UNUSUAL, stop_at, tiny
 from txl.runtime import Runtime
 from txl.train import loop
 from txl.train.loop import Preempted, train
@@ -72,6 +73,43 @@ def poisoned(folder: Path, *overrides: str, run: str) -> str:
     return ""
 
 
+def saves(folder: Path, *overrides: str, run: str) -> list[int]:
+    """The steps at which this process takes part in a save: all must, or those that do wait for ever."""
+    steps, save = [], loop.save_state
+
+    def noted(run: Any, state: Any) -> Path:
+        steps.append(state.step)
+        return save(run, state)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "save_state", noted)
+        train(tiny(folder, *overrides, run=run))
+    return steps
+
+
+def sharded(folder: Path) -> list[int]:
+    """Runs whose weights are in parts; for each of them the parameters that are DTensors with a part here alone."""
+    counts, prepare = [], Runtime.prepare
+
+    def noted(self: Runtime, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Any:
+        parts = [p for p in model.parameters() if isinstance(p, DTensor) and p.to_local().numel() < p.numel()]
+        counts.append(len(parts) if len(parts) == len(list(model.parameters())) else -1)
+        return prepare(self, model, optimizer)
+
+    full = ("runtime.shard=full", "train.max_steps=4", "train.eval_every=100")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Runtime, "prepare", noted)
+        train(tiny(folder, *NO_DROPOUT, *full, "train.max_steps=6", "train.eval_every=6", run="sharded"))
+        train(tiny(folder, *NO_DROPOUT, *full, *UNUSUAL, run="sharded-unusual"))
+        train(tiny(folder, *full, run="sharded-whole"))
+        preempted(folder, *full, run="sharded-parts", step=2, ranks=(1,))
+        train(tiny(folder, *full, run="sharded-parts"))
+        preempted(folder, *NO_DROPOUT, *full, "train.max_steps=12", run="sharded-moved", step=3, ranks=(0,))
+        skip = ("train.non_finite=skip", "train.save_every=1", "train.keep_last=9")
+        assert poisoned(folder, *full, *skip, run="sharded-skipped") == ""
+    return counts
+
+
 def main(folder: Path) -> None:
     """Every scenario, one after the other in the same group of processes."""
     five = ("train.max_steps=5",)
@@ -81,13 +119,37 @@ def main(folder: Path) -> None:
     record["stopped"] = preempted(folder, "train.max_steps=6", run="parts", step=3, ranks=(1,))
     train(tiny(folder, "train.max_steps=6", run="parts"))
     preempted(folder, *NO_DROPOUT, run="moved", step=4, ranks=(0, 1))
+    preempted(folder, run="moved-with-dropout", step=3, ranks=(0,))
     train(tiny(folder, *NO_DROPOUT, run="begun-alone"))
     skip = ("train.non_finite=skip", "train.max_steps=4", "train.save_every=1", "train.keep_last=9")
     record["skipped"] = poisoned(folder, *skip, run="skipped")
     record["raised"] = poisoned(folder, run="raised")
+    record["saves"] = saves(folder, run="saved-by-all")
+    record["sharded"] = sharded(folder)
     (folder / f"rank-{RANK}.json").write_text(json.dumps(record))
     torch.distributed.destroy_process_group()
 
 
+def moved(folder: Path) -> None:
+    """Go on with a run that other numbers of processes began."""
+    train(tiny(folder, *NO_DROPOUT, run="moved-to-4"))
+    torch.distributed.destroy_process_group()
+
+
+def failing(folder: Path) -> None:
+    """Rank 1 fails at step 3, while the others wait for its gradients."""
+    backward, step = Runtime.backward, [0]
+
+    def bad(self: Runtime, value: torch.Tensor) -> None:
+        step[0] += 1
+        if RANK == 1 and step[0] == 3:
+            raise ValueError("rank 1 is broken")
+        backward(self, value)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Runtime, "backward", bad)
+        train(tiny(folder, *NO_DROPOUT, run="failing"))
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    {"all": main, "moved": moved, "failing": failing}[sys.argv[2]](Path(sys.argv[1]))

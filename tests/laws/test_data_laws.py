@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from txl.data import SegmentBatch, Streams
+from txl.data import DataError, SegmentBatch, Streams
+from txl.data.mixing import Share
 
 
 @st.composite
@@ -169,3 +170,40 @@ def test_law_16_what_was_yielded_is_never_overwritten(layout: dict[str, Any]) ->
     assert np.array_equal(layout["ids"], original)  # nor does writing to a batch reach the corpus
     stream.seek({"epoch": 0, "token": 0})
     assert torch.equal(next(stream).inputs, copies[0][0])
+
+
+@settings(deadline=None, max_examples=80)
+@given(layouts(), st.data())
+def test_law_14_a_mixture_reads_whole_documents_by_weight_none_twice_before_all_others_of_its_source(
+    layout: dict[str, Any], data: Any
+) -> None:
+    ids, starts = layout["ids"].tolist(), layout["document_starts"].tolist()
+    documents = [tuple(ids[a:b]) for a, b in zip(starts, [*starts[1:], len(ids)], strict=True)]
+    later = data.draw(st.sets(st.integers(1, len(documents)), max_size=2))
+    firsts = [0, *sorted(first for first in later if first < len(documents))]
+    shares = [Share(first, data.draw(st.sampled_from([1.0, 2.0, 0.7]))) for first in firsts]
+    mixed = layout | {"mixture": shares, "batch_size": layout["world"]}
+    try:
+        streams = all_ranks(mixed)
+        epochs = [epoch_rows(streams) for _ in range(6)]
+    except DataError:  # documents so long that an epoch has fewer tokens than streams
+        assume(False)
+    heads = {document[0]: number for number, document in enumerate(documents)}
+    reads: list[int] = []
+    for inputs, targets, _ in epochs:
+        served = list(chain(*inputs)) + targets[-1][-1:]
+        assert list(chain(*targets)) == served[1:]
+        order = [heads[token] for token in served if token in heads]
+        assert served == [token for number in order for token in documents[number]]
+        reads += order
+    for share, stop in zip(shares, [*firsts[1:], len(documents)], strict=True):
+        own = range(share.first_document, stop)
+        counts = [reads.count(number) for number in own]
+        assert max(counts) - min(counts) <= 1
+        tokens = sum(len(documents[number]) for number in reads if number in own)
+        wanted = 6 * len(ids) * share.weight / sum(share.weight for share in shares)
+        assert abs(tokens - wanted) <= max(len(documents[number]) for number in own) + 6  # rounded to whole documents
+    epoch, resumed = data.draw(st.integers(0, 5)), all_ranks(mixed)
+    for stream in resumed:
+        stream.seek({"epoch": epoch, "token": 0})
+    assert epoch_rows(resumed) == epochs[epoch]

@@ -8,16 +8,16 @@ from txl import terminal
 
 
 def test_a_pipe_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    clock = iter([0.0, 1.0, 11.0, 11.0, 12.0, 30.0, 30.0])
+    clock = iter([0.0, 1.0, 11.0, 12.0, 30.0])
     monkeypatch.setattr(terminal.time, "monotonic", lambda: next(clock))
     with terminal.progress() as report:
-        report("scoring", 1, 9)
+        report("scoring", 0, 9000)
         report("scoring", 2000, 9000)
         report("scoring", 3000, 9000)
         report("reading", 5, None, "perplexity 3.2")
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert shown.err == "scoring: 2,000 of 9,000\nreading: 5, perplexity 3.2\n"
+    assert shown.err == "scoring: 2,000 of 9,000, 35 s left\nreading: 5, perplexity 3.2\n"
 
 
 def test_a_terminal_gets_a_bar_with_the_time_left(

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from txl.checkpoint.snapshot import CheckpointError, Snapshot, checkpoints, is_checkpoint, newest_valid, read
 from txl.config import Config, ConfigError, ModelConfig
+from txl.data.errors import DataError
 from txl.data.tokenizer import Tokenizer, tokenizer_from_json
 from txl.model import Model, build_model, fit_tables
 
@@ -52,7 +53,10 @@ def load_run(path: str | Path, checkpoint: str = "newest", **model_overrides: An
     folder = chosen_checkpoint(Path(path), checkpoint)
     snapshot = read(folder)
     model_config = _overridden(snapshot.config.model, model_overrides)
-    tokenizer = tokenizer_from_json(snapshot.tokenizer)
+    try:
+        tokenizer = tokenizer_from_json(snapshot.tokenizer)
+    except DataError as error:
+        raise CheckpointError(f"{folder}/tokenizer.json: {error}") from None
     with torch.random.fork_rng(devices=[]):  # loading is no reason for the caller's numbers to change
         model = build_model(model_config, tokenizer.vocab_size)
     try:

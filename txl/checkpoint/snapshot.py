@@ -34,6 +34,7 @@ FILES = tuple(
 _FOLDER = re.compile(r"step-(\d+)")
 _SPARE_BYTES = 4_000_000
 """What everything but tensors may take."""
+_LARGEST_MANIFEST_BYTES = 1_000_000
 
 
 class CheckpointError(ValueError):
@@ -115,7 +116,9 @@ def problem(path: Path) -> str | None:
     Raises CheckpointError for a format newer than this txl knows: that is no damage.
     """
     try:
-        manifest = json.loads((path / MANIFEST).read_text("utf-8")[:1_000_000])
+        if (path / MANIFEST).stat().st_size > _LARGEST_MANIFEST_BYTES:
+            return f"{MANIFEST}: more than {_LARGEST_MANIFEST_BYTES:,} bytes, which no manifest has"
+        manifest = json.loads((path / MANIFEST).read_text("utf-8"))
         version, files = manifest["format"], manifest["files"]
         described = {name: (int(files[name]["bytes"]), str(files[name]["sha256"])) for name in files}
     except FileNotFoundError:
@@ -197,29 +200,37 @@ def newest_valid(
 
 
 def prune(
-    run_dir: str | Path, *, keep_last: int, best_step: int | None, warn: Callable[[str], None] = lambda text: None
+    run_dir: str | Path,
+    *,
+    keep_last: int,
+    best_step: int | None,
+    keep_every: int = 0,
+    warn: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Remove what is older than the `keep_last` newest whole checkpoints, but never the best; call it after a save.
+    """Remove what is older than the `keep_last` newest whole checkpoints; call it after a save.
 
-    A folder that cannot be removed is named through `warn`, and the run goes on.
+    Never the best one, and with `keep_every` M above 0 never one whose step is a multiple of M. A folder that cannot be
+    removed is named through `warn`, and the run goes on.
     """
     whole = 0
     for path in checkpoints(run_dir):
+        step = step_of(path)
         if whole >= keep_last:
-            if step_of(path) != best_step:
+            if step != best_step and not (keep_every and step % keep_every == 0):
                 _remove(path, warn)
         elif problem(path) is None:
             whole += 1
 
 
-def check_space(folder: Path, needed_bytes: int) -> None:
-    """Raise CheckpointError where the disk has less room than `needed_bytes` and a little more."""
+def check_space(folder: Path, needed_bytes: int) -> int:
+    """The disk's free bytes; raises CheckpointError where they are fewer than `needed_bytes` and a little more."""
     free, needed = shutil.disk_usage(folder).free, needed_bytes + _SPARE_BYTES
     if free < needed:
         raise CheckpointError(
             f"{folder}: {free / 1e6:,.0f} MB are free on the disk, {needed / 1e6:,.0f} MB are needed for checkpoints; "
             "make room, choose another run.dir, or lower train.keep_last. Checkpoints written before are untouched"
         )
+    return free
 
 
 def _write_files(work: Path, snapshot: Snapshot) -> None:

@@ -13,6 +13,14 @@ def config_arguments(parser: argparse.ArgumentParser) -> None:
     add_overrides(parser, "settings on top of the file, e.g. model.mem_len=64")
 
 
+def validate_arguments(parser: argparse.ArgumentParser) -> None:
+    """CONFIG k=v ... --world."""
+    config_arguments(parser)
+    parser.add_argument(
+        "--world", type=int, metavar="N", help="check it for N processes, on this one (those there are)"
+    )
+
+
 def compare_arguments(parser: argparse.ArgumentParser) -> None:
     """CONFIG ... k=v ..."""
     parser.add_argument(

@@ -74,8 +74,9 @@ VERBS = {
     ),
     "validate": Verb(
         "do everything but the training: data, tokenizer, one step; the run's parameters, FLOPs, bytes and time",
-        "txl validate configs/quickstart.yaml",
-        arguments.config_arguments,
+        "txl validate configs/quickstart.yaml\n"
+        "txl validate configs/quickstart.yaml --world 16          (rows, bytes and streams of each of 16 processes)",
+        arguments.validate_arguments,
         "corpus.validate",
     ),
     "import": Verb(

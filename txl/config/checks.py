@@ -110,6 +110,11 @@ def _data_combinations(data: DataConfig) -> Iterator[str]:
         if source == data.train and ("@" in source or not source.startswith("hf:")):
             allowed = "other text, or null to hold out a share of data.train"
             yield _wrong(f"data.{name}", f"the training text, {source!r}", allowed)
+    if data.mixture:
+        unnamed = [name for name in ("valid", "test") if getattr(data, name) is None]
+        if unnamed:
+            found = f"null with data.mixture {show(data.mixture)}"
+            yield _wrong(f"data.{unnamed[0]}", found, "text of its own: none is held out of a mixture")
     held_out = sum(getattr(data, f"{name}_fraction") for name in ("valid", "test") if getattr(data, name) is None)
     if held_out >= 1:
         found = f"{data.valid_fraction:g}, with data.test_fraction together {held_out:g}"
@@ -189,6 +194,9 @@ def _training_combinations(train: TrainConfig, data: DataConfig, model: ModelCon
         found = f"half with model.tgt_len {model.tgt_len}" if model.tgt_len < 2 else "half with segments of 1 token"
         yield _wrong("train.loss", found, "full, or segments of at least 2 tokens")
     yield from _stages(train, model)
+    if train.keep_every % train.save_every:
+        found = f"{train.keep_every} with train.save_every {train.save_every}"
+        yield _wrong("train.keep_every", found, "0, or a multiple of train.save_every: only what is saved can be kept")
     if train.non_finite != "skip":
         yield from _idle("train", train, "max_skipped", "with train.non_finite raise")
 
@@ -233,3 +241,5 @@ def _eval_combinations(evaluation: EvalConfig, model: ModelConfig) -> Iterator[s
 def _runtime_combinations(runtime: RuntimeConfig) -> Iterator[str]:
     if runtime.precision == "fp16" and runtime.device in ("cpu", "mps"):
         yield _wrong("runtime.precision", f"fp16 with runtime.device {runtime.device}", "there auto, fp32 or bf16")
+    if runtime.precision == "fp16" and runtime.shard == "full":
+        yield _wrong("runtime.precision", "fp16 with runtime.shard full", "there auto, fp32 or bf16")

@@ -45,6 +45,17 @@ _SOURCE = Domain(
         and (not value.startswith("hf:") or bool(re.fullmatch(r"hf:[^:@\s]+(:[^:@\s]+)?(@\S+)?", value)))
     ),
 )
+
+
+def _is_share(item: str) -> bool:
+    """A weight, white space and a source."""
+    weight, _, source = item.strip().partition(" ")
+    try:
+        return 0 < float(weight) < math.inf and _SOURCE.holds(source.strip())
+    except ValueError:
+        return False
+
+
 _SHARE = Domain("a number from 0 up to, but without, 1", lambda value: 0 <= value < 1)
 _ABOVE_0 = Domain("a finite number above 0", lambda value: 0 < value < math.inf)
 _FROM_0 = Domain("a finite number of at least 0", lambda value: 0 <= value < math.inf)
@@ -58,6 +69,12 @@ DOMAINS: Mapping[str, Domain] = {
     "tokenizer.min_count": _POSITIVE,
     "tokenizer.max_size": _whole(3),  # <unk>, <eos> and one symbol
     "data.train": _SOURCE,
+    "data.mixture": Domain(
+        "a list of weights above 0, each with a different source after it, e.g. [2 books/, 1 code/]",
+        lambda value: (
+            all(_is_share(item) for item in value) and len({item.split(None, 1)[1] for item in value}) == len(value)
+        ),
+    ),
     "data.valid": _SOURCE,
     "data.test": _SOURCE,
     "data.valid_fraction": _SHARE,
@@ -69,6 +86,7 @@ DOMAINS: Mapping[str, Domain] = {
     ),
     "data.separator": _TEXT,
     "data.batch_size": _POSITIVE,
+    "data.workers": _POSITIVE,
     "data.cache_dir": _TEXT,
     "model.n_layer": _POSITIVE,
     "model.d_model": _POSITIVE,
@@ -106,6 +124,7 @@ DOMAINS: Mapping[str, Domain] = {
     "train.sample_tokens": _POSITIVE,
     "train.save_every": _POSITIVE,
     "train.keep_last": _POSITIVE,
+    "train.keep_every": _COUNT,
     "train.max_skipped": _POSITIVE,
     "optim.lr": _ABOVE_0,
     "optim.min_lr": _FROM_0,

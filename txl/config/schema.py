@@ -57,6 +57,9 @@ class DataConfig:
     train: str = "stdlib"
     """A file, folder, glob, `hf:NAME[:CONFIG][@SPLIT]` (a Hugging Face data set), or `stdlib` (this Python's library
     source)."""
+    mixture: tuple[str, ...] = ()
+    """Several training sources in place of `train`, each after its weight, e.g. [2 books/, 1 code/]: of each epoch's
+    tokens two thirds come from books/. `train` is not read then; `valid` and `test` must be named."""
     valid: str | None = None
     """The validation text, same grammar; null: taken from the training source."""
     test: str | None = None
@@ -87,6 +90,8 @@ class DataConfig:
     """Whether memory starts anew at each document."""
     shuffle_documents: bool = False
     """Whether documents are shuffled anew each epoch; else they come in the order of sorted paths."""
+    workers: int = 1
+    """Processes that turn text into ids side by side when a corpus is prepared; the result does not depend on it."""
     cache_dir: str | None = None
     """Where prepared corpora are kept; null: `txl` in the user's cache folder."""
 
@@ -187,6 +192,8 @@ class TrainConfig:
     """Steps between two checkpoints; the last step always saves."""
     keep_last: int = 2
     """Newest checkpoints kept; the best one by validation is kept besides."""
+    keep_every: int = 0
+    """Checkpoints of every so many steps are kept for good besides, as far as they were saved; 0 for none."""
     non_finite: Literal["raise", "skip"] = "raise"
     """What a loss or gradient that is not finite does: end the run (code 3), or skip the step."""
     max_skipped: int = 10
@@ -253,6 +260,9 @@ class RuntimeConfig:
     """auto: bf16 where the hardware multiplies it natively, else fp32."""
     attention: Literal["auto", "reference", "blocked", "batched", "sdpa"] = "auto"
     """Attention backend; auto chooses by size, dtype and device. All give the same numbers, at different speeds."""
+    shard: Literal["none", "full"] = "none"
+    """With several processes: none, each has all weights (DDP); full, each keeps a part of every weight, gradient and
+    moment (FSDP2)."""
     threads: int | None = None
     """CPU threads of a process; null leaves torch's own choice."""
 

@@ -16,6 +16,7 @@ import platform
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ import numpy as np
 from txl.config import Config
 from txl.data.cutting import BATCH
 from txl.data.errors import DataError
+from txl.data.mixing import Share
 from txl.data.reading import Findings, Piece
 from txl.data.sources import Source, find_source, hub_revision, overlaps
 from txl.data.spool import Report, Text, share_out, spool
@@ -41,6 +43,7 @@ from txl.data.store import (
     write_file,
 )
 from txl.data.tokenizer import Tokenizer, counting_cut, tokenizer_from_json, train_tokenizer
+from txl.data.workers import encoded_in_order
 
 SUM_TOKENS = 1_048_576
 """Tokens whose bytes are summed at a time."""
@@ -63,6 +66,8 @@ class Split:
     """Whether the ids' own byte lengths add up to the text's: always for byte and bpe, for char without unknowns."""
     byte_lengths: np.ndarray
     """Bytes of text each id stands for, V."""
+    mixture: tuple[Share, ...] = ()
+    """The sources of a mixture, by the number of their first document; none where there is one source."""
 
     def scored_bytes(self, start: int, stop: int) -> float:
         """Bytes of text of tokens [start, stop): exact where `bytes_exact`, else their share of the split's bytes."""
@@ -101,19 +106,22 @@ def prepare(config: Config, *, report: Report | None = None) -> Corpus:
     """
     say = report or (lambda what, done, total: None)
     data = config.data
-    named = {name: getattr(data, name) for name in SPLITS}
+    shares = [item.split(None, 1) for item in data.mixture]
+    named = {f"mixture.{number}": source for number, (_, source) in enumerate(shares)}
+    named |= {name: getattr(data, name) for name in SPLITS if not (shares and name == "train")}
+    weights = tuple(float(weight) for weight, _ in shares)
     sources = {name: find_source(f"data.{name}", spec) for name, spec in named.items() if spec is not None}
     key = _key(config, sources)
     root = _cache_folder(data.cache_dir)
     folder = root / key[:32]
     revisions = {name: hub_revision(source.hub) if source.hub else None for name, source in sources.items()}
     with contextlib.suppress(Damaged):
-        return _opened(folder, key, revisions)
+        return _opened(folder, key, revisions, weights)
     try:
         root.mkdir(parents=True, exist_ok=True)
         with lock(root / f"{folder.name}.lock", f"waiting for another process to prepare {folder}", say):
             try:
-                return _opened(folder, key, revisions)  # made while this one waited
+                return _opened(folder, key, revisions, weights)  # made while this one waited
             except Damaged as why:
                 if folder.exists():
                     say(f"preparing anew: {why}", 0, None)
@@ -121,7 +129,7 @@ def prepare(config: Config, *, report: Report | None = None) -> Corpus:
                 _make(config, sources, revisions, key, made, say)
                 if _key(config, {name: find_source(f"data.{name}", named[name]) for name in sources}) != key:
                     raise DataError("data: a source changed while it was read; run again when nothing writes to it")
-            return _opened(folder, key, revisions)
+            return _opened(folder, key, revisions, weights)
     except Damaged as why:
         raise DataError(f"data.cache_dir: {folder} changed while it was opened: {why}; run again") from None
     except OSError as error:
@@ -131,7 +139,7 @@ def prepare(config: Config, *, report: Report | None = None) -> Corpus:
         ) from error
 
 
-def _opened(folder: Path, key: str, revisions: dict[str, str | None]) -> Corpus:
+def _opened(folder: Path, key: str, revisions: dict[str, str | None], weights: tuple[float, ...]) -> Corpus:
     """The corpus of a prepared folder; Damaged where it cannot be used."""
     manifest = read_manifest(folder, key)
     for name, revision in revisions.items():
@@ -152,6 +160,7 @@ def _opened(folder: Path, key: str, revisions: dict[str, str | None]) -> Corpus:
             unknowns=record["unknowns"],
             bytes_exact=record["bytes_exact"],
             byte_lengths=byte_lengths,
+            mixture=tuple(map(Share, record.get("first_documents", ()), weights)) if name == "train" else (),
         )
     return Corpus(tokenizer, **splits, fingerprint=manifest["corpus_hash"], folder=folder, manifest=manifest)
 
@@ -166,7 +175,9 @@ def _make(
         findings = Findings(source.key)
         texts[name] = spool(source, config.data, folder / f"{name}.txt", findings, revisions[name], say)
         notes += findings.notes()
-    parts = share_out(texts, config.data)
+    parts = {name: [text] for name, text in share_out(texts, config.data).items()}
+    if config.data.mixture:
+        parts["train"] = [text for name, text in texts.items() if name.startswith("mixture.")]
     tokenizer = train_tokenizer(
         config.tokenizer,
         _counted(parts["train"], counting_cut(config.tokenizer), say),
@@ -179,7 +190,7 @@ def _make(
     write_file(folder / "tokenizer.json", tokenizer.to_json().encode("utf-8"))
     splits = {}
     for name in SPLITS:
-        splits[name] = _encode(name, parts[name], tokenizer, folder, notes, say)
+        splits[name] = _encode(name, parts[name], tokenizer, folder, notes, say, config.data.workers)
     for name in sources:
         (folder / f"{name}.txt").unlink()
     manifest = {
@@ -202,13 +213,25 @@ def _make(
     write_file(folder / "manifest.json", json.dumps(manifest, ensure_ascii=False, indent=1).encode("utf-8"))
 
 
-def _encode(name: str, text: Text, tokenizer: Tokenizer, folder: Path, notes: list[str], say: Report) -> dict[str, Any]:
+def _encode(
+    name: str, texts: list[Text], tokenizer: Tokenizer, folder: Path, notes: list[str], say: Report, workers: int
+) -> dict[str, Any]:
+    """Write the ids of a split, the texts of its sources one after the other; its record."""
+    firsts = []
     ids = {"unknown_id": tokenizer.unknown_id, "separator_id": tokenizer.separator_id}
     with SplitWriter(folder, name, tokenizer.byte_lengths(), **ids) as writer:
-        for batch in _batches(text, tokenizer.cut, f"encoding {name}", say):
-            parts = tokenizer.encode_batch([piece.text for piece in batch])
-            writer.add([(piece.starts, part) for piece, part in zip(batch, parts, strict=True)])
-        record = writer.close(text_bytes=text.bytes)
+        for text in texts:
+            firsts.append(writer.documents)
+            batches = _batches(text, tokenizer.cut, f"encoding {name}", say)
+            groups = (([piece.starts for piece in batch], [piece.text for piece in batch]) for batch in batches)
+            for starts, parts in encoded_in_order(tokenizer, groups, workers=workers):
+                writer.add(list(zip(starts, parts, strict=True)))
+        record = writer.close(text_bytes=sum(text.bytes for text in texts))
+    empty = [first for first, stop in pairwise([*firsts, record["documents"]]) if first == stop]
+    if empty:
+        raise DataError("data.mixture: a source becomes no token at all; give text that is not only white space")
+    if len(firsts) > 1:
+        record["first_documents"] = firsts
     if writer.dropped:
         notes.append(f"{name}: {writer.dropped} documents become no token at all and are left out")
     share = record["unknowns"] / record["tokens"]
@@ -220,10 +243,11 @@ def _encode(name: str, text: Text, tokenizer: Tokenizer, folder: Path, notes: li
     return record
 
 
-def _counted(text: Text, cut: Callable[[str], int], say: Report) -> Iterator[str]:
-    for batch in _batches(text, cut, "counting symbols of train", say):
-        for piece in batch:
-            yield piece.text
+def _counted(texts: list[Text], cut: Callable[[str], int], say: Report) -> Iterator[str]:
+    for text in texts:
+        for batch in _batches(text, cut, "counting symbols of train", say):
+            for piece in batch:
+                yield piece.text
 
 
 def _batches(text: Text, cut: Callable[[str], int], what: str, say: Report) -> Iterator[list[Piece]]:

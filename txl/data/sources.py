@@ -149,7 +149,7 @@ def overlaps(sources: dict[str, Source]) -> list[str]:
 
 def _hub_name(key: str, spec: str) -> HubName:
     rest = spec.removeprefix("hf:")
-    split = _DEFAULT_SPLITS[key]
+    split = _DEFAULT_SPLITS.get(key, "train")
     if not Path(rest).is_dir() and "@" in rest:
         rest, _, split = rest.rpartition("@")
     name, config = rest, None

@@ -60,6 +60,11 @@ class SplitWriter:
     def __exit__(self, *raised: object) -> None:
         self._file.close()
 
+    @property
+    def documents(self) -> int:
+        """Documents with a token so far."""
+        return len(self._starts)
+
     def add(self, pieces: Sequence[tuple[bool, np.ndarray]]) -> None:
         """Append pieces' ids; the flag says whether a piece begins a document; a separator goes between two documents.
 

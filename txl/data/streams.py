@@ -16,7 +16,7 @@ Row g is stream g on whatever rank: rank r of W serves rows [r B / W, (r + 1) B 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from txl.data.errors import DataError
+from txl.data.mixing import Share, mixed_epoch, shuffled
 
 IGNORED = -100
 
@@ -41,14 +42,15 @@ class SegmentBatch:
 
 
 class Streams(Iterator[SegmentBatch]):
-    """Endless segments of a split, epoch after epoch; `len` is the number of segments an epoch.
+    """Endless segments of a split, epoch after epoch; `len` is the number of segments of this epoch.
 
     ids: N token ids, e.g. a memory map; document_starts: ascending indices, the first 0. With `reset_memory` resets
     are marked at each document's first token (a separator ends the document before it); each epoch starts with one in
     any case. With `shuffle_documents` the documents of each epoch come in an order that depends on (seed, epoch)
-    alone, each with the separator after it; else as they are. `tgt_len` may be set anew between segments: the text
-    goes on where it was. `vocab_size` given: an id outside of it raises DataError. DataError where there are fewer
-    pairs than streams, or B is not divisible by `world`.
+    alone, each with the separator after it; else as they are. With a `mixture` epochs are those of `txl.data.mixing`:
+    whole documents of several sources by their weights, so epochs differ a little in length. `tgt_len` may be set anew
+    between segments: the text goes on where it was. `vocab_size` given: an id outside of it raises DataError. DataError
+    where there are fewer pairs than streams, or B is not divisible by `world`.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Streams(Iterator[SegmentBatch]):
         shuffle_documents: bool = False,
         seed: int = 0,
         vocab_size: int | None = None,
+        mixture: Sequence[Share] = (),
     ) -> None:
         starts = np.asarray(document_starts, np.int64)
         if tgt_len < 1 or batch_size < 1 or not 0 <= rank < world:
@@ -72,23 +75,24 @@ class Streams(Iterator[SegmentBatch]):
             raise ValueError(f"document_starts: must ascend from 0 and stay below the {len(ids)} ids")
         if batch_size % world:
             raise DataError(f"data.batch_size: {batch_size}, not divisible by the {world} processes")
-        pairs = len(ids) - 1
-        if pairs < batch_size:
+        if len(ids) - 1 < batch_size:
             raise DataError(_too_little(len(ids), batch_size, world))
         self._ids, self._starts = ids, starts
         self.tgt_len, self._vocab_size = tgt_len, vocab_size
         self._reset_memory, self._shuffle, self._seed = reset_memory, shuffle_documents, seed
-        # Stream g is pairs [first[g], first[g] + length[g]): the first `longer` streams have one more than the others.
-        shortest, longer = divmod(pairs, batch_size)
-        length = shortest + (np.arange(batch_size) < longer)
-        first = np.cumsum(length) - length
-        rows = slice(rank * batch_size // world, (rank + 1) * batch_size // world)
-        self._first, self._length, self._longest = first[rows], length[rows], int(length.max())
+        self._mixture, self._lengths = tuple(mixture), np.diff(starts, append=len(ids))
+        self._batch_size, self._world = batch_size, world
+        self._rows = slice(rank * batch_size // world, (rank + 1) * batch_size // world)
         self._epoch = self._token = 0
         self._lay_out()
 
     def __len__(self) -> int:
         return -(-self._longest // self.tgt_len)
+
+    @property
+    def targets(self) -> int:
+        """Targets an epoch of this rank's rows."""
+        return int(self._length.sum())
 
     def __next__(self) -> SegmentBatch:
         at, stop = self._token, min(self._token + self.tgt_len, self._longest)
@@ -119,21 +123,37 @@ class Streams(Iterator[SegmentBatch]):
         epoch, token = position.get("epoch"), position.get("token")
         if set(position) != {"epoch", "token"} or not isinstance(epoch, int) or not isinstance(token, int):
             raise DataError(f"data position {position}: must hold epoch and token")
+        before = self._epoch
+        self._epoch = max(epoch, 0)
+        self._lay_out()  # epochs of a mixture differ in length
         if epoch < 0 or not 0 <= token < self._longest:
+            longest, self._epoch = self._longest, before
+            self._lay_out()
             raise DataError(
-                f"data position {position}: epoch must be at least 0 and token from 0 to {self._longest - 1}, the "
+                f"data position {position}: epoch must be at least 0 and token from 0 to {longest - 1}, the "
                 "last of a stream of this corpus and batch size; it belongs to other data"
             )
-        self._epoch, self._token = epoch, token
-        self._lay_out()
+        self._token = token
 
     def _lay_out(self) -> None:
-        """The order of this epoch: which document stands at each place, and where each place begins."""
-        order = np.arange(len(self._starts))
-        if self._shuffle:
-            order = np.argsort(np.random.PCG64([self._seed, self._epoch]).random_raw(len(order)), kind="stable")
-        lengths = np.diff(self._starts, append=len(self._ids))[order]
+        """The order of this epoch: which document stands at each place, where each begins, and what each row serves."""
+        seed = self._seed if self._shuffle else None
+        if self._mixture:
+            order = mixed_epoch(self._lengths, self._mixture, epoch=self._epoch, seed=seed)
+        elif seed is not None:
+            order = shuffled(len(self._starts), seed, self._epoch)
+        else:
+            order = np.arange(len(self._starts))
+        lengths = self._lengths[order]
         self._order, self._places = order, np.cumsum(lengths) - lengths
+        pairs = int(lengths.sum()) - 1
+        if pairs < self._batch_size:  # an epoch of a mixture that has fewer tokens than its corpus
+            raise DataError(_too_little(pairs + 1, self._batch_size, self._world))
+        # Stream g is pairs [first[g], first[g] + length[g]): the first `longer` streams have one more than the others.
+        shortest, longer = divmod(pairs, self._batch_size)
+        length = shortest + (np.arange(self._batch_size) < longer)
+        first = np.cumsum(length) - length
+        self._first, self._length, self._longest = first[self._rows], length[self._rows], int(length.max())
 
     def _tokens_at(self, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The document and the index in `ids` of the tokens at these places of the epoch."""

@@ -34,6 +34,7 @@ from txl.train.folder import write_records
 from txl.train.journal import Journal
 from txl.train.optim import build_optimizer
 from txl.train.schedules import learning_rate
+from txl.train.shard import sharded
 from txl.train.start import find_start, take_weights, taking_over, tokenizer_of
 from txl.train.state import Run, TrainState, restore, undisturbed
 from txl.train.work import product_speed, trained_flops
@@ -42,15 +43,10 @@ COUNTED_TOKENS = 1 << 22
 """Tokens counted at a time for automatic cutoffs."""
 FREE_SECTIONS = ("run", "eval", "runtime")
 FREE_SETTINGS = (
-    *(
-        "tokenizer.path",
-        "train.max_steps",
-        "train.log_every",
-        "train.eval_every",
-        "train.save_every",
-        "train.keep_last",
-    ),
+    *("tokenizer.path", "train.max_steps", "train.log_every", "train.eval_every", "train.save_every"),
+    *("train.keep_last", "train.keep_every"),
     *("train.sample_every", "train.sample_tokens", "train.non_finite", "train.max_skipped", "data.cache_dir"),
+    "data.workers",
 )
 """What may differ between a run's start and its resumption; anything else would make it another run (a tokenizer that
 moved is judged by its hash)."""
@@ -61,7 +57,7 @@ def begin(config: Config, runtime: Runtime, journal: Journal) -> tuple[Run, Trai
 
     Raises ConfigError, CheckpointError or DataError where the run cannot begin or go on.
     """
-    check_rows(config, runtime)
+    check_rows(config, world=runtime.world)
     notes: list[str] = []  # said after the line that tells what runs
     snapshot = find_snapshot(config, warn=notes.append)
     start = find_start(config) if snapshot is None else None
@@ -87,10 +83,13 @@ def begin(config: Config, runtime: Runtime, journal: Journal) -> tuple[Run, Trai
         reset_memory=config.data.reset_memory,
         shuffle_documents=config.data.shuffle_documents,
         seed=config.run.seed,
+        mixture=corpus.train.mixture,
         vocab_size=corpus.tokenizer.vocab_size,
     )
     bare.to(runtime.device)
     speed, flops = product_speed(runtime.device, runtime.precision), flops_by_length(config, bare, streams)
+    if config.runtime.shard == "full":
+        bare = sharded(bare, runtime)
     model, optimizer = runtime.prepare(bare, build_optimizer(bare, config.optim))
     run = Run(config, runtime, journal, corpus, streams, bare, model, optimizer, flops, speed)
     journal.say(describe(run, step=0 if snapshot is None else snapshot.step))
@@ -103,7 +102,7 @@ def begin(config: Config, runtime: Runtime, journal: Journal) -> tuple[Run, Trai
     for note in (*notes, describe_work(run)):
         journal.say(note)
     if runtime.is_main:
-        check_disk(run)
+        journal.say(check_disk(run))
         write_records(Path(config.run.dir), config)
     journal.begin(state.step, {} if snapshot is None else snapshot.state["journal"])
     return run, state
@@ -161,26 +160,31 @@ def flops_by_length(config: Config, model: Model, streams: Streams) -> dict[int,
     return found
 
 
-def check_rows(config: Config, runtime: Runtime) -> None:
+def check_rows(config: Config, *, world: int) -> None:
     """Raise ConfigError where the rows of a step cannot be shared evenly by processes and micro-batches."""
     rows, accumulate = config.data.batch_size, config.train.accumulate
-    if rows % (runtime.world * accumulate):
+    if rows % (world * accumulate):
         raise ConfigError(
             [
-                f"data.batch_size: found {rows}, for {runtime.world} processes with {accumulate} micro-batches each; "
-                f"allowed: a multiple of {runtime.world * accumulate}"
+                f"data.batch_size: found {rows}, for {world} processes with {accumulate} micro-batches each; "
+                f"allowed: a multiple of {world * accumulate}"
             ]
         )
 
 
-def check_disk(run: Run) -> None:
-    """Raise CheckpointError where the checkpoints kept, the best one and the next one do not fit on the disk."""
-    config = run.config
-    memory = config.data.batch_size * config.model.mem_len * config.model.d_model * config.model.n_layer * 4
-    copies = 3 + (config.optim.ema_decay > 0)  # weights, two moments, an average
+def check_disk(run: Run) -> str:
+    """What all checkpoints of the run take on the disk, in a sentence: those kept, the best one and the next one.
+
+    Raises CheckpointError where they do not fit.
+    """
+    config, model = run.config.train, run.config.model
+    memory = run.config.data.batch_size * model.mem_len * model.d_model * model.n_layer * 4
+    copies = 3 + (run.config.optim.ema_decay > 0)  # weights, two moments, an average
     size = copies * sum(tensor.nbytes for tensor in weights(run.bare).values()) + memory
-    missing = config.train.keep_last + 2 - len(checkpoints(run.dir))
-    check_space(run.dir, size * max(1, missing))
+    count = config.keep_last + 2 + (config.max_steps // config.keep_every if config.keep_every else 0)
+    free = check_space(run.dir, size * max(1, count - len(checkpoints(run.dir))))
+    sizes = f"{size / 1e6:,.1f} MB, and {count} at most {size * count / 1e6:,.1f} MB"
+    return f"a checkpoint takes {sizes} of the {free / 1e6:,.0f} MB that are free"
 
 
 def find_snapshot(config: Config, *, warn: Callable[[str], None]) -> Snapshot | None:

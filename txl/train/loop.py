@@ -144,7 +144,7 @@ def train(config: Config) -> TrainResult:
                 state = replace(state, best_nll=valid["valid_nll"], best_step=step)
             journal.step(record)
             trackers.log(record)
-            if (last or due(step, config.train.sample_every)) and runtime.is_main:
+            if last or due(step, config.train.sample_every):
                 journal.sample(step, *sample(run, step))
             if last or improved or signum or due(step, config.train.save_every):
                 save_state(run, state)
@@ -218,7 +218,7 @@ def validate(run: Run, *, tokens: int | None, progress: Callable[[int, int], Non
     split, runtime = run.corpus.valid, run.runtime
     scored = min(tokens or split.tokens, split.tokens - 1)
     first, stop = (scored * rank // runtime.world for rank in (runtime.rank, runtime.rank + 1))
-    nats = 0.0
+    nats, model = 0.0, run.whole_model()
     if first < stop:
         ids, resets = split.ids[: scored + 1], None
         if run.config.data.reset_memory:
@@ -227,7 +227,7 @@ def validate(run: Run, *, tokens: int | None, progress: Callable[[int, int], Non
             resets[starts[starts <= scored]] = True
         batch_size = run.config.eval.batch_size
         with undisturbed(), averaged(run.bare.parameters(), run.optimizer), runtime.autocast():
-            nats = one_pass(run.bare, ids, None, batch_size, resets, span=(first, stop), progress=progress).nats
+            nats = one_pass(model, ids, None, batch_size, resets, span=(first, stop), progress=progress).nats
     nats = float(runtime.sum(torch.tensor(nats, dtype=torch.float64)))
     text_bytes = split.scored_bytes(1, scored + 1) or math.nan  # nothing but separators
     return {
@@ -239,10 +239,14 @@ def validate(run: Run, *, tokens: int | None, progress: Callable[[int, int], Non
 
 
 def sample(run: Run, step: int) -> tuple[str, str]:
-    """What the model writes after the beginning of the validation split, and that beginning; seeded by the step."""
+    """The beginning of the validation split, and what the model writes after it, seeded by the step; nothing but for
+    the main process."""
+    model = run.whole_model()
+    if not run.runtime.is_main:
+        return "", ""
     prompt = [int(token) for token in run.corpus.valid.ids[:PROMPT_TOKENS]]
     with undisturbed(), averaged(run.bare.parameters(), run.optimizer):
-        session = Session(run.bare)
+        session = Session(model)
         session.feed(torch.tensor([prompt]))
         drawn = session.generate(run.config.train.sample_tokens, seed=run.config.run.seed + step)
         written = [int(ids[0]) for ids in drawn]

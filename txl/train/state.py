@@ -26,6 +26,7 @@ from txl.model import Memory, Model
 from txl.runtime import Runtime, seed_everything
 from txl.train.journal import Journal
 from txl.train.optim import load_optimizer_state, optimizer_state
+from txl.train.shard import gathered, shared_out, whole_model
 from txl.train.work import ProductSpeed
 
 
@@ -77,6 +78,10 @@ class Run:
     flops: Mapping[int, float]
     speed: ProductSpeed
 
+    def whole_model(self) -> Model:
+        """A model that one process can call alone; all call this, as the weights may be in parts."""
+        return whole_model(self.bare, self.config, self.runtime, vocab_size=self.corpus.tokenizer.vocab_size)
+
     @property
     def dir(self) -> Path:
         """The run folder."""
@@ -89,7 +94,9 @@ def save_state(run: Run, state: TrainState) -> Path:
     Raises CheckpointError in every process where the main one could not write.
     """
     rng = run.runtime.gather_json(rng_state())
-    memory = gathered_memory(state.memory, run.runtime)
+    memory, keep = gathered_memory(state.memory, run.runtime), run.runtime.is_main
+    whole = gathered(weights(run.bare), keep=keep)
+    moments = gathered(optimizer_state(run.bare, run.optimizer), keep=keep)
     failure: CheckpointError | None = None
     if run.runtime.is_main:
         tokenizer = run.corpus.tokenizer
@@ -101,11 +108,11 @@ def save_state(run: Run, state: TrainState) -> Path:
             "scaler": run.runtime.scaler_state(),
             "journal": run.journal.position(),
         }
-        moments = optimizer_state(run.bare, run.optimizer)
-        snapshot = Snapshot(state.step, run.config, tokenizer.to_json(), weights(run.bare), moments, memory, facts, rng)
+        snapshot = Snapshot(state.step, run.config, tokenizer.to_json(), whole, moments, memory, facts, rng)
         try:
             save(run.dir, snapshot)
-            prune(run.dir, keep_last=run.config.train.keep_last, best_step=state.best_step, warn=run.journal.say)
+            kept = {"keep_last": run.config.train.keep_last, "keep_every": run.config.train.keep_every}
+            prune(run.dir, **kept, best_step=state.best_step, warn=run.journal.say)
         except CheckpointError as error:
             failure = error
     if run.runtime.any(failure is not None):
@@ -129,8 +136,9 @@ def restore(run: Run, snapshot: Snapshot, *, warn: Callable[[str], None]) -> Tra
         raise CheckpointError(
             f"{run.dir}: processes found different checkpoints; run.dir must be on a disk that all of them see"
         )
-    load_weights(run.bare, snapshot.model)
-    load_optimizer_state(run.bare, run.optimizer, snapshot.optimizer)
+    load_weights(run.bare, shared_out(snapshot.model, run.bare))
+    moments = shared_out(snapshot.optimizer, run.bare, parameter_of=lambda name: name.partition(".")[2])
+    load_optimizer_state(run.bare, run.optimizer, moments)
     runtime.load_scaler_state(saved["scaler"])
     if len(snapshot.rng) == runtime.world:
         set_rng_state(snapshot.rng[runtime.rank])

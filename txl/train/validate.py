@@ -21,6 +21,7 @@ from txl.model import Memory, Model, build_model
 from txl.runtime import Runtime, seed_everything
 from txl.train.begin import check_rows, with_cutoffs
 from txl.train.optim import average_weights, build_optimizer, optimizer_state, set_learning_rate
+from txl.train.plan import Plan, check_partition, plan
 from txl.train.schedules import learning_rate, mean_segment_length
 from txl.train.start import find_start, take_weights, taking_over
 from txl.train.work import SCORED_TOKENS, flops_from_cache, trained_flops
@@ -72,7 +73,7 @@ class Validation:
 
     first_text: how the first stream begins.  round_trip: what encoding and decoding do to text, in words.  warnings:
     what deserves a look.  parameters: by part of the model.  reach_tokens: how far back a token can matter, None for
-    no bound.
+    no bound.  world: processes it was asked for.  partition: how streams are shared out to them, in words.
     """
 
     config: Config
@@ -85,6 +86,8 @@ class Validation:
     steps_an_epoch: int
     reach_tokens: int | None
     step: MockStep
+    world: int
+    partition: str
 
     def facts(self) -> list[tuple[str, str]]:
         """Name and value, in words, of everything found."""
@@ -99,6 +102,7 @@ class Validation:
             ("parameters", f"{sum(self.parameters.values()):,} ({parts})"),
             ("reach", "unbounded" if self.reach_tokens is None else f"{self.reach_tokens:,} tokens back"),
             ("first loss", f"{step.first_nll:.3f} nats a token; a uniform guess has {math.log(vocab_size):.3f}"),
+            ("streams", self.partition),
             ("steps", f"{steps:,}, an epoch has {self.steps_an_epoch:,}: {epochs:.2f} epochs"),
             ("work a token", "{} million FLOPs trained, {} scored, {} streamed".format(*millions)),
             (
@@ -110,27 +114,35 @@ class Validation:
                 f"{sum(sizes.values()) / 1e6:,.1f} MB a process: "
                 + ", ".join(f"{name} {size / 1e6:,.1f}" for name, size in sizes.items()),
             ),
+            *(self.plan().facts() if self.world > 1 else ()),
         ]
+
+    def plan(self) -> Plan:
+        """The arithmetic of a step on all processes."""
+        return plan(self.config, n_parameters=sum(self.parameters.values()), world=self.world)
 
     def sizes(self) -> dict[str, int]:
         """Bytes of one process, by what they hold."""
         step = self.step
+        parts = self.world if self.config.runtime.shard == "full" else 1
         return {
-            "weights": step.weight_bytes,
-            "gradients": step.gradient_bytes,
-            "optimizer": step.optimizer_bytes,
+            "weights": math.ceil(step.weight_bytes / parts),
+            "gradients": math.ceil(step.gradient_bytes / parts),
+            "optimizer": math.ceil(step.optimizer_bytes / parts),
             "memory": step.memory_bytes,
             "activations": step.activation_bytes,
         }
 
 
-def validate(config: Config, *, report: Report | None = None) -> Validation:
+def validate(config: Config, *, world: int | None = None, report: Report | None = None) -> Validation:
     """Check a config against its data and its model, and say what a run would cost.
 
+    world: processes it would run on; None for those there are. One process takes the steps of one of them.
     Raises ConfigError or DataError for what cannot run, FloatingPointError where the first steps are not finite.
     """
     runtime = Runtime.create(config)
-    check_rows(config, runtime)
+    world = runtime.world if world is None else world
+    check_rows(config, world=world)
     start = find_start(config)
     config = taking_over(config, start)
     corpus = prepare(config, report=report)
@@ -145,6 +157,7 @@ def validate(config: Config, *, report: Report | None = None) -> Validation:
         reset_memory=config.data.reset_memory,
         shuffle_documents=config.data.shuffle_documents,
         seed=config.run.seed,
+        mixture=corpus.train.mixture,
     )
     first = next(streams)
     check_targets(first, next(streams))
@@ -163,7 +176,9 @@ def validate(config: Config, *, report: Report | None = None) -> Validation:
         parameters=parameters_by_part(model),
         steps_an_epoch=len(streams),
         reach_tokens=model.reach(model.default_window),
-        step=mock_step(config, runtime, model, first, report=report),
+        step=mock_step(config, runtime, model, first, world=world, report=report),
+        world=world,
+        partition=check_partition(corpus, config, world=world),
     )
 
 
@@ -218,13 +233,13 @@ def parameters_by_part(model: Model) -> dict[str, int]:
 
 
 def mock_step(
-    config: Config, runtime: Runtime, model: Model, batch: SegmentBatch, *, report: Report | None = None
+    config: Config, runtime: Runtime, model: Model, batch: SegmentBatch, *, world: int, report: Report | None = None
 ) -> MockStep:
     """Train on one micro-batch of the first segment until memory is full and time one more step; count their work.
 
     Raises FloatingPointError where a loss or a gradient is not finite.
     """
-    rows = config.data.batch_size // (config.train.accumulate * runtime.world)
+    rows = config.data.batch_size // (config.train.accumulate * world)
     inputs, targets = batch.inputs[:rows].to(runtime.device), batch.targets[:rows].to(runtime.device)
     wrapped, optimizer = runtime.prepare(model, build_optimizer(model, config.optim))
     set_learning_rate(optimizer, learning_rate(1, config.optim, config.train.max_steps))

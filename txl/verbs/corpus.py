@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from txl.config import load_config, to_yaml
+from txl.config import ConfigError, load_config, to_yaml
 
 if TYPE_CHECKING:
     from txl.data import Corpus
@@ -28,14 +28,16 @@ def prepare(config: Path, overrides: Sequence[str]) -> None:
     show_corpus(corpus)
 
 
-def validate(config: Path, overrides: Sequence[str]) -> None:
+def validate(config: Path, overrides: Sequence[str], world: int | None) -> None:
     """Do everything but the training, and say what the run would be."""
+    if world is not None and world < 1:
+        raise ConfigError([f"--world: found {world}; allowed: a number of processes, at least 1"])
     settings = load_config(config, overrides)
     from txl.terminal import progress, show_table
     from txl.train.validate import validate
 
     with progress() as report:
-        found = validate(settings, report=report)
+        found = validate(settings, world=world, report=report)
     show_corpus(found.corpus)
     show_table(("", ""), found.facts())
     for warning in found.warnings:

@@ -66,6 +66,7 @@ IMPOSSIBLE = [
         "data.batch_size: found 10, not divisible by train.accumulate 4",
         "multiple of 4",
     ),
+    ("train.keep_every=300", "train.keep_every: found 300 with train.save_every 200", "a multiple of train.save_every"),
     ("train.loss=half model.tgt_len=1", "train.loss: found half with model.tgt_len 1", "at least 2 tokens"),
     ("train.max_skipped=3", "train.max_skipped: found 3, which does nothing with train.non_finite raise", "10"),
     ("optim.warmup_steps=1000", "optim.warmup_steps: found 1000", "fewer than train.max_steps, 1000"),

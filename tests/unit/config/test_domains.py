@@ -32,6 +32,10 @@ FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
     "tokenizer.split": (["whitespace"], ["words", None]),
     "tokenizer.lowercase": ([False], TRUTH),
     "data.train": (["stdlib", "books", "a/*.txt", "hf:a/b:c@train[:5%]"], ["", None, 3, "hf:", "hf:a b", "hf:a@"]),
+    "data.mixture": (
+        [()],
+        [("books",), ("0 books",), ("-1 a",), ("1",), ("x a",), ("1 a", "2 a"), ("inf a",), (3,), None],
+    ),
     "data.valid": (["v.txt", "hf:x@validation", None], ["", 3, "hf:@train"]),
     "data.test": (["t.txt", "hf:x@test", None], ["", 3, "hf::x"]),
     "data.valid_fraction": ([0.2, 0.001], [1, 1.0, -0.1, None, *NUMBER]),
@@ -46,6 +50,7 @@ FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
     "data.batch_size": ([1, 64], [0, -4, None, *WHOLE]),
     "data.reset_memory": ([True, False], TRUTH),
     "data.shuffle_documents": ([True, False], TRUTH),
+    "data.workers": ([1, 8], [0, -1, None, *WHOLE]),
     "data.cache_dir": ([None, "cache"], ["", 3]),
     "model.arch": (["transformer_xl"], ["bert", "transformer-xl", None]),
     "model.n_layer": ([1, 24], [0, -1, None, *WHOLE]),
@@ -100,6 +105,7 @@ FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
     "train.sample_tokens": ([1], [0, -1, None, *WHOLE]),
     "train.save_every": ([1], [0, -1, None, *WHOLE]),
     "train.keep_last": ([1], [0, -1, None, *WHOLE]),
+    "train.keep_every": ([0, 5000], [-1, None, *WHOLE]),
     "train.non_finite": (["raise", "skip"], ["ignore", None]),
     "train.max_skipped": ([10], [0, -1, None, *WHOLE]),
     "optim.name": (["adamw", "muon"], ["adam", "", None]),
@@ -124,6 +130,7 @@ FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
     "runtime.device": (["auto", "cpu", "cuda", "cuda:1", "mps"], ["", "gpu", "cuda:", "cuda:x", None, 0]),
     "runtime.precision": (["auto", "fp32", "bf16", "fp16"], ["float32", "half", None]),
     "runtime.attention": (["auto", "reference"], ["flash", None]),
+    "runtime.shard": (["none", "full"], ["ddp", "", None, True]),
     "runtime.threads": ([None, 1, 16], [0, -1, *WHOLE]),
 }
 EVERY_FIELD = [

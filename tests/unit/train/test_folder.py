@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,39 +11,6 @@ import pytest
 from txl.checkpoint import CheckpointError
 from txl.config import Config, load_config
 from txl.train.folder import locked, read_result, write_records, write_result, write_text
-
-HOLDER = """
-import sys, time
-from pathlib import Path
-from txl.train.folder import locked
-with locked(Path(sys.argv[1]), active=True):
-    print("locked", flush=True)
-    time.sleep(60)
-"""
-
-
-def test_a_second_run_is_refused_by_name_and_a_killed_one_blocks_nobody(tmp_path: Path) -> None:
-    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == "locked\n"
-    try:
-        refusal = rf"another run is writing there \(process {holder.pid} on "
-        with pytest.raises(CheckpointError, match=refusal), locked(tmp_path, active=True):
-            pass
-    finally:
-        holder.send_signal(signal.SIGKILL)
-        holder.wait()
-        holder.stdout.close()
-    assert json.loads((tmp_path / ".lock").read_text())["pid"] == holder.pid
-    with locked(tmp_path, active=True):
-        assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
-    assert not (tmp_path / ".lock").exists()
-
-
-def test_a_lock_left_by_a_process_whose_number_lives_again_blocks_nobody(tmp_path: Path) -> None:
-    (tmp_path / ".lock").write_text(json.dumps({"pid": os.getppid(), "host": "here"}))
-    with locked(tmp_path, active=True):
-        assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
 
 
 def test_one_process_cannot_run_twice_in_one_folder_either(tmp_path: Path) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import signal
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,10 +16,9 @@ from txl.checkpoint import checkpoints
 from txl.config import Config, TrainConfig, load_config
 from txl.data import prepare
 from txl.data.streams import SegmentBatch, Streams
-from txl.model.transformer_xl import TransformerXL
 from txl.runtime import Runtime
 from txl.train import loop
-from txl.train.loop import NonFiniteError, Preempted, due, is_better, is_finished, micro_batches, train
+from txl.train.loop import Preempted, due, is_finished, micro_batches, train
 
 
 def batch(rows: int, length: int) -> SegmentBatch:
@@ -88,14 +85,6 @@ def test_automatic_cutoffs_are_chosen_once_and_kept(tmp_path: Path) -> None:
 def test_due_every_so_many_steps_and_never_for_0() -> None:
     assert [step for step in range(1, 10) if due(step, 3)] == [3, 6, 9]
     assert not any(due(step, 0) for step in range(10))
-
-
-def test_a_validation_that_is_not_finite_is_never_the_best() -> None:
-    assert is_better(1.0, than=None)
-    assert is_better(0.0, than=0.5)
-    assert not is_better(0.5, than=0.0)
-    assert not is_better(None, than=None)
-    assert not is_better(1.0, than=1.0)
 
 
 def test_the_log_has_a_line_a_step_with_all_that_was_promised(tmp_path: Path) -> None:
@@ -241,167 +230,6 @@ def test_a_sample_goes_on_from_the_validation_split_and_repeats_with_the_seed(tm
     session.feed(torch.tensor([list(prompt)]))
     ids = [int(ids[0]) for ids in session.generate(11, seed=5 + 4)]
     assert written.endswith(f"=== step 4: the model ===\n{bundle.tokenizer.decode(ids)}\n\n")
-
-
-def poison(monkeypatch: pytest.MonkeyPatch, steps: set[int], *, loss: bool) -> None:
-    """At these steps the loss, or else only its gradient, is not a number."""
-    step, backward, rate, nll = [0], Runtime.backward, loop.learning_rate, TransformerXL.nll
-
-    def noted(number: int, *rest: Any) -> float:
-        step[0] = number
-        return rate(number, *rest)
-
-    def bad_gradient(self: Runtime, value: torch.Tensor) -> None:
-        backward(self, value * math.nan if step[0] in steps and not loss else value)
-
-    def bad_loss(self: TransformerXL, *args: torch.Tensor) -> torch.Tensor:
-        return nll(self, *args) * (math.nan if step[0] in steps and loss and self.training else 1.0)
-
-    monkeypatch.setattr(loop, "learning_rate", noted)
-    monkeypatch.setattr(Runtime, "backward", bad_gradient)
-    monkeypatch.setattr(TransformerXL, "nll", bad_loss)
-
-
-def test_a_gradient_that_is_not_finite_ends_the_run_with_weights_untouched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = tiny(tmp_path, "train.save_every=2")
-    poison(monkeypatch, {5}, loss=False)
-    message = (
-        r"step 5: the loss is [\d.]+, the gradient's norm nan \(1 such in a row\).*step-000004.*train.non_finite=skip"
-    )
-    with pytest.raises(NonFiniteError, match=message):
-        train(config)
-    lines = metrics(config.run.dir)
-    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5]
-    assert (lines[4]["grad_norm"], lines[4]["skipped"]) == (None, 1)
-    assert checkpoints(config.run.dir)[0].name == "step-000004"
-    assert not is_finished(config)
-
-
-def test_skipped_steps_leave_weights_moments_and_memory_and_a_gap_in_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = tiny(tmp_path, "train.non_finite=skip", "train.save_every=1", "train.keep_last=9", "train.max_skipped=3")
-    poison(monkeypatch, {4, 5, 8}, loss=True)
-    train(config)
-    assert len(checkpoints(config.run.dir)) == 9
-    lines = {line["step"]: line for line in metrics(config.run.dir)}
-    assert [line["skipped"] for line in lines.values()] == [0, 0, 0, 1, 2, 2, 2, 3, 3, 3, 3, 3]
-    assert [step for step, line in lines.items() if line["nll"] is None] == [4, 5, 8]
-    for name in ("model", "optimizer", "memory"):
-        before, after, later = (tensors(config.run.dir, step, name) for step in (7, 8, 9))
-        assert all(torch.equal(before[key], after[key]) for key in before)
-        assert not all(torch.equal(before[key], later[key]) for key in before)
-    positions = [remains(config.run.dir, step)["position"]["token"] for step in (7, 8, 9)]
-    assert positions == [49, 56, 63]  # the text goes on
-
-
-def test_a_skipped_step_leaves_muons_momentum_and_the_averages_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept = ("train.non_finite=skip", "train.save_every=1", "train.keep_last=9", "train.max_steps=5")
-    config = tiny(tmp_path, *kept, "optim.name=muon", "optim.ema_decay=0.9")
-    poison(monkeypatch, {4}, loss=False)
-    train(config)
-    before, after, later = (tensors(config.run.dir, step, "optimizer") for step in (3, 4, 5))
-    assert {name.partition(".")[0] for name in before} == {
-        "exp_avg",
-        "exp_avg_sq",
-        "step",
-        "momentum_buffer",
-        "average",
-    }
-    assert all(torch.equal(before[key], after[key]) for key in before)
-    assert not any(torch.equal(before[key], later[key]) for key in before)
-
-
-def test_overflows_that_fp16s_scaler_cannot_cure_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = tiny(tmp_path, "train.max_steps=40", "optim.warmup_steps=3", "train.sample_every=0")
-    monkeypatch.setattr(Runtime, "scales_gradients", True)
-    monkeypatch.setattr(Runtime, "step", lambda self, optimizer: False)
-    with pytest.raises(NonFiniteError, match=r"step 30: .*\(30 such in a row\).*runtime.precision=fp32"):
-        train(config)
-    assert [line["skipped"] for line in metrics(config.run.dir)] == list(range(1, 31))
-
-
-def test_too_many_skipped_steps_in_a_row_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = tiny(tmp_path, "train.non_finite=skip", "train.max_skipped=3", "train.save_every=1")
-    poison(monkeypatch, {2, 3, 5, 6, 7}, loss=False)
-    with pytest.raises(NonFiniteError, match=r"step 7: .*\(3 such in a row\)"):
-        train(config)
-
-
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(
-    signum: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = tiny(tmp_path, "train.save_every=100", "train.eval_every=100", "train.max_steps=5")
-    with monkeypatch.context() as patch:
-        stop_at(patch, 2, signum)
-        with pytest.raises(Preempted) as caught:
-            train(config)
-    assert caught.value.signum == signum
-    assert f"stopped by {signal.Signals(signum).name} and saved" in str(caught.value)
-    assert str(caught.value).endswith(f"txl train {config.run.dir}/config.yaml")
-    assert [path.name for path in checkpoints(config.run.dir)] == ["step-000002"]
-    assert not is_finished(config)
-    result = train(load_config(f"{config.run.dir}/config.yaml"))  # saves again although no validation was made before
-    assert (result.step, result.finished) == (5, True)
-    assert [line["step"] for line in metrics(config.run.dir)] == [1, 2, 3, 4, 5]
-
-
-def test_the_last_checkpoint_is_saved_before_the_last_evaluation_also_after_resuming_one_step_before_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = tiny(tmp_path, "train.save_every=100", "train.eval_every=100", "train.max_steps=5")
-    with monkeypatch.context() as patch:
-        stop_at(patch, 4)
-        with pytest.raises(Preempted):
-            train(config)
-    watch = loop.watch
-
-    def killed(*args: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(loop, "watch", killed)
-    with pytest.raises(KeyboardInterrupt):
-        train(config)
-    assert checkpoints(config.run.dir)[0].name == "step-000005"
-    assert not is_finished(config)
-    monkeypatch.setattr(loop, "watch", watch)
-    assert train(config).step == 5
-    assert is_finished(config)
-
-
-def test_a_signal_in_the_last_evaluation_ends_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = tiny(tmp_path, "train.max_steps=4")
-    sample = loop.sample
-
-    def interrupted(*args: Any) -> Any:
-        signal.raise_signal(signal.SIGTERM)
-        return sample(*args)
-
-    monkeypatch.setattr(loop, "sample", interrupted)
-    with pytest.raises(Preempted):
-        train(config)
-    assert not is_finished(config)
-
-
-def test_the_best_and_the_last_step_are_saved_whatever_is_due_and_the_best_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    losses = iter([3.0, 2.0, math.nan, 2.5, 2.1, 2.2, 9.9])
-
-    def validate(*args: Any, **rest: Any) -> dict[str, Any]:
-        nll = loop.finite_or_none(next(losses))
-        return {"valid_nll": nll, "valid_bits_per_byte": nll, "valid_bits": nll, "valid_tokens": 60}
-
-    monkeypatch.setattr(loop, "validate", validate)
-    config = tiny(tmp_path, "train.eval_every=2", "train.save_every=100", "train.keep_last=1")
-    train(config)
-    assert [path.name for path in checkpoints(config.run.dir)] == ["step-000012", "step-000004"]
-    assert txl.load(config.run.dir, "best").step == 4
 
 
 def test_a_finished_run_ends_at_once_and_goes_on_when_given_more_steps(

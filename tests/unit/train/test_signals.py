@@ -2,30 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 
-import pytest
-
-from txl.train.signals import STOPPING, Preempted, Signals
-
-
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 143)])
-def test_a_signal_is_noted_and_a_second_ends_the_process_with_the_code(
-    signum: int, code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ended: list[int] = []
-    monkeypatch.setattr(os, "_exit", ended.append)
-    with Signals() as signals:
-        signals.arm()
-        assert signals.received == 0
-        os.kill(os.getpid(), signum)
-        assert (signals.received, ended) == (signum, [])
-        os.kill(os.getpid(), signum)
-        assert ended == [code]
-    assert Preempted(signum, "why").exit_code == code
-    assert str(Preempted(signum, "why")) == "why"
+from txl.train.signals import STOPPING, Signals
 
 
 def test_before_it_is_armed_and_afterwards_handlers_are_those_from_before() -> None:

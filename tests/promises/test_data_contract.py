@@ -1,4 +1,4 @@
-"""Bad and unusual input, from the config to the first batch: what is refused, with which words, and what is kept.
+"""Promise 13, bytes in are bytes accounted for: what of unusual text is refused, with which words, and what is kept.
 
 A file of each kind -> `prepare` and `Streams` as a run calls them -> `DataError` with the place, or the exact bytes.
 """
@@ -39,26 +39,26 @@ def refused(train: Path, **settings: Any) -> str:
     return str(caught.value)
 
 
-def test_a_missing_file_names_the_key_and_the_nearest_name(tmp_path: Path) -> None:
+def test_p13_a_missing_file_names_the_key_and_the_nearest_name(tmp_path: Path) -> None:
     (tmp_path / "corpus.txt").write_text("text")
     message = refused(tmp_path / "corpsu.txt")
     assert message.startswith("data.train: no such file or folder: ")
     assert message.endswith("did you mean " + str(tmp_path / "corpus.txt") + "?")
 
 
-def test_a_missing_validation_file_names_its_own_key(tmp_path: Path) -> None:
+def test_p13_a_missing_validation_file_names_its_own_key(tmp_path: Path) -> None:
     (tmp_path / "corpus.txt").write_text("text " * 50)
     assert refused(tmp_path / "corpus.txt", valid=str(tmp_path / "none")).startswith("data.valid: no such file")
 
 
 @pytest.mark.parametrize("raw", [b"", b"\xef\xbb\xbf"])
-def test_text_that_is_all_empty_is_refused(tmp_path: Path, raw: bytes) -> None:
+def test_p13_text_that_is_all_empty_is_refused(tmp_path: Path, raw: bytes) -> None:
     (tmp_path / "empty.txt").write_bytes(raw)
     assert refused(tmp_path / "empty.txt").endswith("holds no text: all its files or rows are empty")
     assert "holds no text" in refused(tmp_path)
 
 
-def test_one_empty_file_among_others_is_noted(tmp_path: Path) -> None:
+def test_p13_one_empty_file_among_others_is_noted(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"")
     (tmp_path / "b.txt").write_text("text\n" * 40)
     corpus = run(tmp_path)
@@ -66,7 +66,7 @@ def test_one_empty_file_among_others_is_noted(tmp_path: Path) -> None:
     assert whole(corpus) == b"text\n" * 40
 
 
-def test_invalid_utf8_names_file_and_byte_offset(tmp_path: Path) -> None:
+def test_p13_invalid_utf8_names_file_and_byte_offset(tmp_path: Path) -> None:
     path = tmp_path / "latin.txt"
     path.write_bytes("é".encode() * 300_000 + b"caf\xe9 " + b"x" * 100)
     message = refused(path)
@@ -74,7 +74,7 @@ def test_invalid_utf8_names_file_and_byte_offset(tmp_path: Path) -> None:
     assert "data.invalid_utf8=replace" in message
 
 
-def test_invalid_utf8_replaced_is_counted(tmp_path: Path) -> None:
+def test_p13_invalid_utf8_replaced_is_counted(tmp_path: Path) -> None:
     path = tmp_path / "latin.txt"
     path.write_bytes(b"caf\xe9 au lait\n" * 30)
     corpus = run(path, invalid_utf8="replace")
@@ -82,14 +82,14 @@ def test_invalid_utf8_replaced_is_counted(tmp_path: Path) -> None:
     assert corpus.manifest["notes"] == ["data.train: 30 invalid sequences became U+FFFD (data.invalid_utf8: replace)"]
 
 
-def test_too_little_text_says_the_largest_batch_that_fits(tmp_path: Path) -> None:
+def test_p13_too_little_text_says_the_largest_batch_that_fits(tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_bytes(b"0123456789" * 4)
     message = refused(tmp_path / "short.txt", batch_size=64, valid_fraction=0.1, test_fraction=0.1)
     assert "64 streams, but the split has only 32 tokens; at most 31 streams fit: set data.batch_size=31" in message
     run(tmp_path / "short.txt", batch_size=31, valid_fraction=0.1, test_fraction=0.1)
 
 
-def test_one_document_asks_for_a_cut_by_position(tmp_path: Path) -> None:
+def test_p13_one_document_asks_for_a_cut_by_position(tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("text\n" * 40)
     message = refused(tmp_path / "one.txt", split_by="documents")
     assert "1 document, but 3 are needed" in message
@@ -109,7 +109,7 @@ UNUSUAL = {
 
 @pytest.mark.parametrize("kind", ["byte", "char", "bpe"])
 @pytest.mark.parametrize("name", UNUSUAL)
-def test_unusual_text_is_kept_byte_for_byte(tmp_path: Path, name: str, kind: str) -> None:
+def test_p13_unusual_text_is_kept_byte_for_byte(tmp_path: Path, name: str, kind: str) -> None:
     raw = UNUSUAL[name]
     (tmp_path / "a.txt").write_bytes(raw)
     corpus = run(tmp_path / "a.txt", kind=kind, valid_fraction=0.25, test_fraction=0.25)
@@ -120,14 +120,14 @@ def test_unusual_text_is_kept_byte_for_byte(tmp_path: Path, name: str, kind: str
     assert sum(split.bytes for split in splits) == len(raw)
 
 
-def test_a_byte_order_mark_is_left_out_and_said(tmp_path: Path) -> None:
+def test_p13_a_byte_order_mark_is_left_out_and_said(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbf" + b"text\n" * 40)
     corpus = run(tmp_path / "a.txt")
     assert whole(corpus) == b"text\n" * 40
     assert "byte order mark" in corpus.manifest["notes"][0]
 
 
-def test_crlf_and_nul_are_noted(tmp_path: Path) -> None:
+def test_p13_crlf_and_nul_are_noted(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"a\0b\r\n" * 40)
     assert [note.split(": ")[-1] for note in run(tmp_path / "a.txt").manifest["notes"]] == [
         "with CRLF line ends, kept as they are",
@@ -135,13 +135,13 @@ def test_crlf_and_nul_are_noted(tmp_path: Path) -> None:
     ]
 
 
-def test_words_of_only_white_space_are_refused(tmp_path: Path) -> None:
+def test_p13_words_of_only_white_space_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b" \t \r" * 40)
     assert "no symbol of the training split occurs that often" in refused(tmp_path / "a.txt", kind="word")
 
 
 @pytest.mark.parametrize("kind", ["byte", "word"])
-def test_a_single_line_of_30_mb_is_prepared(tmp_path: Path, kind: str) -> None:
+def test_p13_a_single_line_of_30_mb_is_prepared(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "line.txt"
     path.write_bytes(("naïve words in one endless line " * 1024).encode() * 930)
     size = path.stat().st_size
@@ -154,24 +154,24 @@ def test_a_single_line_of_30_mb_is_prepared(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_single_line_of_30_mb_is_prepared_by_bpe(tmp_path: Path) -> None:
+def test_p13_a_single_line_of_30_mb_is_prepared_by_bpe(tmp_path: Path) -> None:
     path = tmp_path / "line.txt"
     path.write_bytes(("naïve words in one endless line " * 1024).encode() * 930)
     corpus = run(path, kind="bpe")
     assert corpus.train.bytes_exact
 
 
-def test_a_damaged_gz_names_the_file(tmp_path: Path) -> None:
+def test_p13_a_damaged_gz_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"text\n" * 4000)[:-9])
     assert f"data.train: {tmp_path / 'a.txt.gz'} cannot be read: " in refused(tmp_path / "a.txt.gz")
 
 
-def test_a_separator_with_bytes_is_refused(tmp_path: Path) -> None:
+def test_p13_a_separator_with_bytes_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("text\n" * 40)
     assert refused(tmp_path / "a.txt", separator="<eos>").startswith("data.separator: '<eos>' with tokenizer.kind byte")
 
 
-def test_inputs_and_targets_agree_from_file_to_batch(tmp_path: Path) -> None:
+def test_p13_inputs_and_targets_agree_from_file_to_batch(tmp_path: Path) -> None:
     raw = bytes(range(32, 127)) * 11
     (tmp_path / "a.txt").write_bytes(raw)
     corpus = run(tmp_path / "a.txt", split_by="position")
