@@ -63,6 +63,8 @@ def _combinations(config: Config) -> Iterator[str]:
     yield from _optim_combinations(config.optim, config.train)
     yield from _eval_combinations(config.eval, config.model)
     yield from _runtime_combinations(config.runtime)
+    yield from _sharding_combinations(config.runtime, config.optim)
+    yield from _compiled_combinations(config.runtime, config.model)
 
 
 def _with_defaults(config: Config, keys: set[str]) -> Config:
@@ -243,3 +245,20 @@ def _runtime_combinations(runtime: RuntimeConfig) -> Iterator[str]:
         yield _wrong("runtime.precision", f"fp16 with runtime.device {runtime.device}", "there auto, fp32 or bf16")
     if runtime.precision == "fp16" and runtime.shard == "full":
         yield _wrong("runtime.precision", "fp16 with runtime.shard full", "there auto, fp32 or bf16")
+    if runtime.compile and runtime.shard == "full":
+        yield _wrong("runtime.compile", "true with runtime.shard full", "there false")
+    if runtime.compile and runtime.attention in ("reference", "blocked", "batched"):
+        yield _wrong("runtime.attention", f"{runtime.attention} with runtime.compile", "there auto or sdpa")
+
+
+def _sharding_combinations(runtime: RuntimeConfig, optim: OptimConfig) -> Iterator[str]:
+    if runtime.shard == "full" and optim.name == "muon":
+        yield _wrong("optim.name", "muon with runtime.shard full", "there adamw, for Muon needs whole matrices")
+    if runtime.shard == "full" and optim.ema_decay:
+        yield _wrong("optim.ema_decay", f"{optim.ema_decay:g} with runtime.shard full", "there 0")
+
+
+def _compiled_combinations(runtime: RuntimeConfig, model: ModelConfig) -> Iterator[str]:
+    if runtime.compile and (model.arch == "lstm" or model.cutoffs != ()):
+        found = "lstm" if model.arch == "lstm" else "clusters (model.cutoffs)"
+        yield _wrong("runtime.compile", f"true with {found}", "there false, for its shapes depend on the text")

@@ -260,6 +260,13 @@ class RuntimeConfig:
     """auto: bf16 where the hardware multiplies it natively, else fp32."""
     attention: Literal["auto", "reference", "blocked", "batched", "sdpa"] = "auto"
     """Attention backend; auto chooses by size, dtype and device. All give the same numbers, at different speeds."""
+    products: Literal["auto", "torch", "onednn"] = "auto"
+    """What multiplies float32 matrices on a CPU; auto: oneDNN where a short probe shows it exact and faster."""
+    weights: Literal["full", "int8"] = "full"
+    """int8: evaluation and streaming keep the layers' weights in 8 bits, a quarter of their bytes; not for training."""
+    compile: bool = False
+    """Whether training runs through torch.compile: one graph of fixed shapes, memory full-sized from the first segment;
+    for GPUs."""
     shard: Literal["none", "full"] = "none"
     """With several processes: none, each has all weights (DDP); full, each keeps a part of every weight, gradient and
     moment (FSDP2)."""

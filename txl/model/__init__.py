@@ -12,7 +12,9 @@ Axes, the same letters in every pattern, docstring and comment:
 
 from txl.model.attention import use_attention
 from txl.model.build import Model, build_model, fit_tables
+from txl.model.int8 import to_int8
+from txl.model.kernels.linear import use_products
 from txl.model.memory import Memory
 from txl.model.output import Output
 
-__all__ = ["Memory", "Model", "Output", "build_model", "fit_tables", "use_attention"]
+__all__ = ["Memory", "Model", "Output", "build_model", "fit_tables", "to_int8", "use_attention", "use_products"]

@@ -27,9 +27,10 @@ from txl.config import Config, ConfigError
 from txl.data import DataError
 from txl.data.corpus import Corpus, prepare
 from txl.data.streams import Streams
-from txl.model import Model, build_model, use_attention
+from txl.model import Model, build_model
 from txl.model.softmax import auto_cutoffs
 from txl.runtime import Runtime, seed_everything
+from txl.train.backends import cold_memories, compile_to_one_graph, describe_backends, use_backends
 from txl.train.folder import write_records
 from txl.train.journal import Journal
 from txl.train.optim import build_optimizer
@@ -72,7 +73,7 @@ def begin(config: Config, runtime: Runtime, journal: Journal) -> tuple[Run, Trai
     if start is not None:
         take_weights(bare, start, config, corpus.tokenizer)
         notes.append(str(start))
-    use_attention(bare, config.runtime.attention)
+    use_backends(bare, config)
     streams = Streams(
         corpus.train.ids,
         corpus.train.document_starts,
@@ -90,6 +91,8 @@ def begin(config: Config, runtime: Runtime, journal: Journal) -> tuple[Run, Trai
     speed, flops = product_speed(runtime.device, runtime.precision), flops_by_length(config, bare, streams)
     if config.runtime.shard == "full":
         bare = sharded(bare, runtime)
+    if config.runtime.compile:
+        compile_to_one_graph(bare)
     model, optimizer = runtime.prepare(bare, build_optimizer(bare, config.optim))
     run = Run(config, runtime, journal, corpus, streams, bare, model, optimizer, flops, speed)
     journal.say(describe(run, step=0 if snapshot is None else snapshot.step))
@@ -99,7 +102,9 @@ def begin(config: Config, runtime: Runtime, journal: Journal) -> tuple[Run, Trai
         state = restore(run, snapshot, warn=notes.append)
         streams.seek(dict(state.position))
         notes += changed_schedule(snapshot, config)
-    for note in (*notes, describe_work(run)):
+    elif config.runtime.compile:
+        state = replace(state, memory=cold_memories(run))
+    for note in (*notes, describe_work(run), describe_backends(run)):
         journal.say(note)
     if runtime.is_main:
         journal.say(check_disk(run))

@@ -17,7 +17,7 @@ from txl.config import Config, ConfigError, TokenizerConfig, apply_overrides
 from txl.data import Corpus, prepare
 from txl.evaluation.measure import Measurement, measure
 from txl.infer import Session, generate_text
-from txl.model import use_attention
+from txl.model import to_int8, use_attention, use_products
 from txl.runtime import device_kind
 from txl.train.folder import write_text
 from txl.train.history import history
@@ -74,7 +74,7 @@ def loaded(run: str | Path, checkpoint: str, overrides: Sequence[str]) -> Bundle
 
 
 def placed(bundle: Bundle, config: Config) -> Bundle:
-    """The bundle under another config, its model on the device that config asks for.
+    """The bundle under another config, its model on the device and in the weights that config asks for.
 
     Raises ConfigError where that device is not there.
     """
@@ -82,6 +82,9 @@ def placed(bundle: Bundle, config: Config) -> Bundle:
         torch.set_num_threads(config.runtime.threads)
     wanted = config.runtime.device
     use_attention(bundle.model, config.runtime.attention)
+    use_products(config.runtime.products)
+    if config.runtime.weights == "int8":
+        to_int8(bundle.model)
     bundle.model.to(wanted if ":" in wanted else device_kind(config.runtime))
     return replace(bundle, config=config)
 

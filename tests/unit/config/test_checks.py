@@ -141,6 +141,11 @@ IMPOSSIBLE = [
         "eval.window: found 128 with model.position learned",
         "at most 127",
     ),
+    ("runtime.compile=true runtime.shard=full", "runtime.compile: found true with runtime.shard full", "false"),
+    ("runtime.compile=true runtime.attention=blocked", "runtime.attention: found blocked with runtime.compile", "sdpa"),
+    ("runtime.compile=true model.cutoffs=auto", "runtime.compile: found true with clusters", "false"),
+    ("runtime.shard=full optim.name=muon", "optim.name: found muon with runtime.shard full", "adamw"),
+    ("runtime.shard=full optim.ema_decay=0.9", "optim.ema_decay: found 0.9 with runtime.shard full", "0"),
     ("runtime.device=cpu runtime.precision=fp16", "runtime.precision: found fp16 with runtime.device cpu", "bf16"),
 ]
 POSSIBLE = [

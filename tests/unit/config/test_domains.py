@@ -130,6 +130,9 @@ FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
     "runtime.device": (["auto", "cpu", "cuda", "cuda:1", "mps"], ["", "gpu", "cuda:", "cuda:x", None, 0]),
     "runtime.precision": (["auto", "fp32", "bf16", "fp16"], ["float32", "half", None]),
     "runtime.attention": (["auto", "reference"], ["flash", None]),
+    "runtime.products": (["auto", "torch", "onednn"], ["mkl", "", None]),
+    "runtime.weights": (["full", "int8"], ["int4", "", None, 8]),
+    "runtime.compile": ([True, False], ["yes", None, 1]),
     "runtime.shard": (["none", "full"], ["ddp", "", None, True]),
     "runtime.threads": ([None, 1, 16], [0, -1, *WHOLE]),
 }

@@ -170,16 +170,17 @@ def test_first_visible_by_hand() -> None:
     assert first_visible(torch.tensor([2, 2]), 2, 3, None, window=None) is None
 
 
-def test_auto_chooses_by_size_device_and_scheme() -> None:
-    leaves, _ = inputs("relative", "T<M", torch.float32)
-    q, k, v = leaves["q"], leaves["k"], leaves["v"]
-    relative, plain = RelativeTerm(r=leaves["r"]), RelativeTerm()
-    assert contract.choose(q, k, v, relative, dropped=False) == "blocked"
-    assert contract.choose(q, k, v, plain, dropped=False) == "sdpa"
-    assert contract.choose(q, k, v, plain, dropped=True) == "blocked"
-    assert contract.choose(q[:, :1], k, v, relative, dropped=False) == "blocked"
-    with torch.no_grad():
-        assert contract.choose(q[:, :1], k, v, relative, dropped=False) == "decode"
+def chosen(device: str = "cpu", dtype: torch.dtype = torch.float32, **changes: Any) -> str:
+    sizes = {"n_queries": 128, "n_keys": 256, "learning": True, "distances_learned": True, "dropped": False}
+    return contract.choose(device, dtype, **{**sizes, **changes})
+
+
+def test_auto_chooses_by_size_dtype_device_and_scheme() -> None:
+    assert chosen() == chosen(n_queries=1) == chosen(distances_learned=False, dropped=True) == "blocked"
+    assert chosen(distances_learned=False) == chosen("cuda") == chosen("cuda", torch.bfloat16, dropped=True) == "sdpa"
+    assert chosen(dtype=torch.bfloat16) == "batched"
+    assert chosen(dtype=torch.bfloat16, n_queries=512, n_keys=1024) == "blocked"
+    assert chosen(n_queries=1, learning=False) == chosen("cuda", n_queries=1, learning=False) == "decode"
 
 
 def test_dropout_on_attention_drops_the_share_it_is_asked_to() -> None:

@@ -17,6 +17,9 @@ from txl.model.kernels.term import RelativeTerm
 
 Backend = Literal["auto", "reference", "blocked", "batched", "sdpa", "decode"]
 
+SMALL_SCORES = 1 << 16
+"""Scores T·S of one head up to which 16-bit products are better taken all at once than in blocks."""
+
 
 def attend(
     q: Tensor,
@@ -35,10 +38,20 @@ def attend(
     q: B×T×H×E.  k, v: B×S×H×E, oldest first.  first: int64 B×T, the oldest key each query sees; None means key 0.
     dropatt: probability with which an attention weight is dropped; pass 0 in evaluation.
     Returns B×T×H×E in the dtype of v (Dai et al. 2019, section 3.3; the scale multiplies both products).
-    Raises ValueError where the backend cannot do what is asked (`decode`: more than one query, or gradients).
+    Raises ValueError where the backend cannot do what is asked (`decode`: more than one query, or dropout).
     """
     keep = keep_mask(q, k, dropatt) if dropatt else None
-    name = choose(q, k, v, term, dropped=keep is not None) if backend == "auto" else backend
+    name = backend
+    if backend == "auto":
+        name = choose(
+            q.device.type,
+            q.dtype,
+            n_queries=q.shape[1],
+            n_keys=k.shape[1],
+            learning=torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)),
+            distances_learned=term.r is not None,
+            dropped=keep is not None,
+        )
     if name == "reference":
         return reference.attend(q, k, v, term, first=first, keep=keep)
     if name == "decode":
@@ -48,14 +61,26 @@ def attend(
     return blocked.attend(q, k, v, term, first=first, keep=keep, whole=name == "batched")
 
 
-def choose(q: Tensor, k: Tensor, v: Tensor, term: RelativeTerm, *, dropped: bool) -> Backend:
-    """The fastest backend seen for this device, these sizes and this kind of position."""
-    learning = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (q, k, v))
-    if q.shape[1] == 1 and not learning:
+def choose(
+    device: str,
+    dtype: torch.dtype,
+    *,
+    n_queries: int,
+    n_keys: int,
+    learning: bool,
+    distances_learned: bool,
+    dropped: bool,
+) -> Backend:
+    """The fastest backend seen for a kind of device, a dtype, these sizes and this kind of position.
+
+    learning: whether gradients are wanted. distances_learned: whether each distance has a vector (relative, shaw).
+    """
+    if n_queries == 1 and not learning:
         return "decode"
-    if q.device.type == "cpu" and (term.r is not None or dropped):
-        return "blocked"
-    return "sdpa"
+    if device != "cpu" or not (distances_learned or dropped):
+        return "sdpa"
+    small_halves = dtype.itemsize == 2 and n_queries * n_keys <= SMALL_SCORES
+    return "batched" if small_halves else "blocked"
 
 
 def keep_mask(q: Tensor, k: Tensor, p: float) -> Tensor:
