@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.unit.evaluation.fakes import Counting, Reader, Uniform, reader_nll
 from txl.config import ModelConfig
-from txl.evaluation.context import Text, slide
+from txl.evaluation.fresh import Text, slide
 from txl.evaluation.perplexity import evaluate, evaluate_blocks, one_pass
 from txl.model import Model, build_model
 

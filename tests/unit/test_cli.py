@@ -131,6 +131,8 @@ def test_options_and_settings_may_come_in_any_order(monkeypatch: pytest.MonkeyPa
         "checkpoint": "newest",
         "window": 5,
         "context": "4,8",
+        "kind": None,
+        "stride": None,
         "split": "test",
         "batch_size": None,
         "json": Path("f"),

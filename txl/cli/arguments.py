@@ -39,6 +39,14 @@ def eval_arguments(parser: argparse.ArgumentParser) -> None:
     """Those of a run, and what to score."""
     run_arguments(parser)
     parser.add_argument("--context", metavar="N,N,...", help="score these context lengths too: the curve")
+    parser.add_argument(
+        "--kind",
+        choices=["window", "truncated", "at-least", "stride", "block"],
+        help="what a context c is. window: through the cache, each layer sees c earlier positions. Fresh passes: "
+        "truncated, exactly c tokens, on a sample of targets (eval.sample_targets); at-least, c to c + stride - 1 "
+        "tokens; stride, c - stride + 1 to c; block, 1 to c (what suits the model: its cache and truncated)",
+    )
+    parser.add_argument("--stride", type=int, metavar="N", help="targets of a fresh pass, with at-least and stride")
     parser.add_argument("--split", choices=["train", "valid", "test"], default="test", help="what to score (test)")
     parser.add_argument("--batch-size", type=int, metavar="N", help="streams side by side; changes no result")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to this file")

@@ -39,6 +39,7 @@ VERBS = {
     "eval": Verb(
         "score text with a trained run: perplexity and bits per byte, also against context length",
         "txl eval runs/quickstart/xl --context 16,32,64,128 --json scores.json\n"
+        "txl eval runs/quickstart/xl --context 64,128,256 --kind truncated eval.sample_targets=5000\n"
         "txl eval runs/quickstart/xl data.test=book.txt",
         arguments.eval_arguments,
         "measuring.evaluate",

@@ -221,8 +221,8 @@ class EvalConfig:
     """Streams scored side by side; the result does not depend on it."""
     contexts: tuple[int, ...] = (32, 64, 128, 256, 512)
     """Context lengths of the curve."""
-    sample_targets: int = 2000
-    """Targets of the test split scored where each one needs a pass of its own (a window slid by one token)."""
+    sample_targets: int = 5000
+    """Targets of a split scored where each one needs a fresh pass of its own (exactly so many tokens of context)."""
     max_tokens: int | None = None
     """Tokens of a split that are scored, from its start; null for all."""
 

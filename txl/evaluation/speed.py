@@ -14,7 +14,7 @@ from statistics import median
 import torch
 
 from txl.evaluation import scoring
-from txl.evaluation.context import slid_contexts
+from txl.evaluation.fresh import slid_contexts
 from txl.evaluation.perplexity import Progress
 from txl.model import Model
 from txl.model.modes import evaluating

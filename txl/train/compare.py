@@ -16,6 +16,7 @@ import torch
 from txl.checkpoint import Bundle, load_run
 from txl.config import Config, ConfigError, TokenizerConfig, apply_overrides
 from txl.data import Corpus, prepare
+from txl.evaluation.kept import Kept
 from txl.evaluation.measure import Measurement, measure
 from txl.infer import Session, generate_text
 from txl.model import use_attention
@@ -48,11 +49,33 @@ def measured_run(config: Config, *, report: Report | None = None) -> Measurement
         corpus,
         config.eval,
         report,
+        kept=kept_losses(bundle, corpus, "test"),
         history=list(_history(Path(config.run.dir) / "metrics.jsonl")),
         sample=written_sample(bundle, corpus),
     )
     write_text(kept, measured.to_json())
     return measured
+
+
+def kept_losses(bundle: Bundle, corpus: Corpus, split: str) -> Kept:
+    """Where the losses of single tokens are kept: report/eval of the run's folder, a folder for each split.
+
+    They are used again only with the same weights, text, tokenizer, lengths and memory.
+    """
+    run = bundle.path.parent.parent if bundle.path.parent.name == "checkpoints" else bundle.path
+    manifest = json.loads((bundle.path / "manifest.json").read_text("utf-8"))
+    facts = {
+        "step": bundle.step,
+        "checkpoint_sha256": manifest["files"]["model.safetensors"]["sha256"],
+        "corpus": corpus.fingerprint,
+        "tokenizer": bundle.tokenizer.hash,
+        "split": split,
+        "max_tokens": bundle.config.eval.max_tokens,
+        "reset_memory": bundle.config.data.reset_memory,
+        "model": asdict(bundle.config.model),
+        "device": str(next(bundle.model.parameters()).device),
+    }
+    return Kept(run / "report" / "eval" / split, facts)
 
 
 def loaded(run: str | Path, checkpoint: str, overrides: Sequence[str]) -> Bundle:

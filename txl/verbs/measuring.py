@@ -15,6 +15,8 @@ def evaluate(
     checkpoint: str,
     window: int | None,
     context: str | None,
+    kind: str | None,
+    stride: int | None,
     split: str,
     batch_size: int | None,
     json: Path | None,
@@ -24,7 +26,7 @@ def evaluate(
     from txl.evaluation.measure import measure
     from txl.evaluation.summary import table
     from txl.terminal import progress, show_table
-    from txl.train.compare import corpus_for, loaded
+    from txl.train.compare import corpus_for, kept_losses, loaded
 
     options = {"eval.contexts": context, "eval.window": window, "eval.batch_size": batch_size}
     words = [*overrides, *(f"{key}={value}" for key, value in options.items() if value is not None)]
@@ -33,7 +35,10 @@ def evaluate(
     own_text = not any(word.startswith("data.") for word in words)
     with progress() as report, arguments_checked():
         corpus = corpus_for(bundle, own_text=own_text, report=report)
-        measured = measure(bundle, corpus, settings, report, split=split, timed=False)
+        kept = kept_losses(bundle, corpus, split)
+        measured = measure(
+            bundle, corpus, settings, report, split=split, kind=kind, stride=stride, kept=kept, timed=False
+        )
     point = measured.headline
     if math.isnan(point.nll):
         raise FloatingPointError(
@@ -45,6 +50,7 @@ def evaluate(
         + (f" (bits not comparable: {measured.incomparable})" if measured.incomparable else "")
     )
     show_table(*table([measured], every_point=True))
+    print(f"the loss of every single token is in {kept.folder}")
     if json is not None:
         json.write_text(measured.to_json(), encoding="utf-8")
         print(f"everything measured is in {json}")

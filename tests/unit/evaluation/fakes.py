@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from txl.config import Config, ModelConfig, RunConfig
 from txl.evaluation.context import Point
-from txl.evaluation.measure import Learning, Measurement
+from txl.evaluation.learning import Learning
+from txl.evaluation.measure import Measurement
 from txl.evaluation.perplexity import Settings
 from txl.evaluation.speed import Speed
 
@@ -237,6 +238,7 @@ def measurement(name: str, points: Sequence[Point], speeds: Sequence[Speed] = ()
         "unknowns": 0,
         "incomparable": "",
         "points": tuple(points),
+        "groups": (),
         "speeds": tuple(speeds),
         "learning": learning,
         "step_seconds": (0.25, 0.2, 0.4),
