@@ -17,9 +17,10 @@ def compare_arguments(parser: argparse.ArgumentParser) -> None:
     """CONFIG ... k=v ..."""
     parser.add_argument(
         "words",
-        metavar="CONFIG or section.field=value",
+        metavar="CONFIG, RUN or section.field=value",
         nargs="+",
-        help="YAML files, and settings for all of them. A single X.yaml is compared with X-vanilla.yaml beside it. "
+        help="YAML files or folders of runs, and settings for all of them. A single X.yaml is compared with "
+        "X-vanilla.yaml beside it. "
         "run.dir=FOLDER puts each run into FOLDER under the last part of its own run.dir, the report beside the runs",
     )
 

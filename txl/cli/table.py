@@ -24,7 +24,8 @@ VERBS = {
     "compare": Verb(
         "train what is missing of two or more configs, measure them on the same tokens, write a report",
         "txl compare configs/quickstart.yaml\n"
-        "txl compare configs/quickstart.yaml data.train=my-texts/ run.dir=runs/mine",
+        "txl compare configs/quickstart.yaml data.train=my-texts/ run.dir=runs/mine\n"
+        "txl compare runs/one runs/other runs/third",
         arguments.compare_arguments,
         "training.compare",
     ),

@@ -113,6 +113,7 @@ DOMAINS: Mapping[str, Domain] = {
         lambda value: len(value) > 0 and value[0] >= 1 and all(a < b for a, b in pairwise(value)),
     ),
     "eval.sample_targets": _POSITIVE,
+    "eval.recl_step": _POSITIVE,
     "eval.max_tokens": _whole(2),
     "runtime.device": Domain(
         "auto, cpu, cuda, cuda:N or mps", lambda value: bool(re.fullmatch(r"auto|cpu|mps|cuda(:[0-9]{1,3})?", value))

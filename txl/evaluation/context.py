@@ -148,6 +148,7 @@ def readings(
     kind: str | None = None,
     stride: int | None = None,
     window: int | None = None,
+    ladder: Sequence[int] = (),
     sample_targets: int,
     batch_size: int,
     kept: Kept | None = None,
@@ -160,11 +161,12 @@ def readings(
     window over the sample at the contexts of `slid_contexts`. A recurrent state: unbounded, and truncated. A kind of
     `KINDS`: that one at each context, after the headline. stride: targets a fresh pass of kinds at-least and stride
     scores.
+    ladder: contexts that are scored truncated besides, for `recl`.
     kept: losses found there are not scored again, and new ones are left there. progress(done, total) counts tokens fed.
     Raises ValueError for a kind that the model or the stride does not go with.
     """
     targets = sample_of(len(text.ids) - 1, sample_targets)
-    jobs = _jobs(model, text, contexts, targets, kind, stride, window, batch_size)
+    jobs = _jobs(model, text, contexts, ladder, targets, kind, stride, window, batch_size)
     total, begun = sum(job.cost for job in jobs), 0
     for job in jobs:
         nll, settings = _scored(
@@ -182,6 +184,7 @@ def _jobs(
     model: Model,
     text: Text,
     contexts: Sequence[int],
+    ladder: Sequence[int],
     targets: Array,
     kind: str | None,
     stride: int | None,
@@ -201,8 +204,9 @@ def _jobs(
         jobs = [Job("state", None, count, partial(whole, None))]
     else:
         jobs = [Job("window", own, count, partial(whole, own))]
+    exactly = sorted({*contexts, *ladder})
     if natural == "slide" and kind is None:
-        contexts = slid_contexts(contexts, own=own + 1, learned=model.config.position == "learned")
+        exactly = slid_contexts(exactly, own=own + 1, learned=model.config.position == "learned")
     if kind == "window" or (kind is None and natural == "window"):
         if natural != "window":
             reason = "its window is computed anew for each token" if natural == "slide" else "its state has no window"
@@ -214,7 +218,7 @@ def _jobs(
         raise ValueError(f"contexts: found {longest}; allowed: {allowed}")
     if kind in (None, "truncated"):
         name = "slide" if natural == "slide" else "truncated"
-        jobs += [Job(name, c, len(targets) * c, partial(exact, name, c), sampled=True) for c in contexts]
+        jobs += [Job(name, c, len(targets) * c, partial(exact, name, c), sampled=True) for c in exactly]
     elif kind == "block":
         jobs += [_moved(model, text, "block", c, 1, c) for c in contexts if (natural, c) != ("slide", own + 1)]
     elif kind in ("at-least", "stride"):

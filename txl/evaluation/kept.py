@@ -64,3 +64,23 @@ class Kept:
         draft = self.folder / f".{name}.{os.getpid()}.json"
         draft.write_text(json.dumps(record, indent=1), encoding="utf-8")
         os.replace(draft, manifest)
+
+    @staticmethod
+    def contexts(folder: Path, kind: str) -> dict[int, tuple[Array, dict[str, Any]]]:
+        """All losses of one kind in a folder by context, each with what says which tokens of which text they are about.
+
+        Files that are not whole are left out.
+        """
+        found = {}
+        for path in sorted(folder.glob(f"{kind}-*.json")):
+            try:
+                manifest = json.loads(path.read_text("utf-8"))
+                reading, facts = manifest["reading"], manifest["facts"]
+                nll = np.load(folder / manifest["file"], mmap_mode="r", allow_pickle=False)
+                if reading["kind"] == kind and nll.shape == (manifest["targets"],):
+                    keys = ("corpus", "tokenizer", "split", "max_tokens", "reset_memory")
+                    text = {key: facts.get(key) for key in keys} | {"positions": reading["positions"]}
+                    found[int(reading["context"])] = (nll, text)
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+        return found

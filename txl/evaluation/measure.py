@@ -151,6 +151,7 @@ def measure(
         kind=kind,
         stride=stride,
         window=config.window,
+        ladder=ladder_of(config),
         sample_targets=config.sample_targets,
         batch_size=config.batch_size,
         kept=kept,
@@ -185,6 +186,12 @@ def measure(
         sample=sample,
         environment=environment(),
     )
+
+
+def ladder_of(config: EvalConfig) -> list[int]:
+    """The contexts of the relative effective context length; none where it is not asked for."""
+    step = config.recl_step
+    return [] if step is None else list(range(step, config.contexts[-1] + 1, step))
 
 
 def _text(part: Split, tokenizer: Tokenizer, max_tokens: int | None, *, resets: bool) -> Text:

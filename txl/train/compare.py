@@ -15,9 +15,11 @@ import torch
 
 from txl.checkpoint import Bundle, load_run
 from txl.config import Config, ConfigError, TokenizerConfig, apply_overrides
+from txl.config.checks import ABSOLUTE_POSITIONS
 from txl.data import Corpus, prepare
 from txl.evaluation.kept import Kept
-from txl.evaluation.measure import Measurement, measure
+from txl.evaluation.measure import Measurement, ladder_of, measure
+from txl.evaluation.recl import Recl, recl
 from txl.infer import Session, generate_text
 from txl.model import use_attention
 from txl.runtime import device_kind
@@ -76,6 +78,34 @@ def kept_losses(bundle: Bundle, corpus: Corpus, split: str) -> Kept:
         "device": str(next(bundle.model.parameters()).device),
     }
     return Kept(run / "report" / "eval" / split, facts)
+
+
+def effective_lengths(configs: Sequence[Config], names: Sequence[str]) -> list[Recl]:
+    """The relative effective context lengths of measured runs as one group, from the losses kept with them.
+
+    Empty where `eval.recl_step` is not set or differs, or where the runs were not scored on the same tokens. Absolute
+    positions read no more than their segment.
+    """
+    ladders = [ladder_of(config.eval) for config in configs]
+    if not ladders[0] or ladders.count(ladders[0]) < len(ladders):
+        return []
+    losses, limits, texts = {}, {}, []
+    for name, config in zip(names, configs, strict=True):
+        folder = Path(config.run.dir) / "report" / "eval" / "test"
+        wanted = ladders[0]
+        if config.model.position in ABSOLUTE_POSITIONS and config.model.arch != "lstm":
+            own = config.model.tgt_len if config.eval.window is None else config.eval.window + 1
+            limits[name] = own
+            wanted = sorted({own, *(c for c in wanted if c < own)})
+        tables = [found for kind in ("truncated", "slide") if (found := Kept.contexts(folder, kind))]
+        if not tables or not set(wanted) <= set(tables[0]):
+            return []
+        losses[name] = {c: tables[0][c][0] for c in wanted}
+        texts.append([tables[0][c][1] for c in wanted])
+    alike = {json.dumps(text, sort_keys=True) for own in texts for text in own}
+    if len(alike) > 1:
+        return []
+    return recl(losses, limits=limits)
 
 
 def loaded(run: str | Path, checkpoint: str, overrides: Sequence[str]) -> Bundle:

@@ -100,6 +100,7 @@ class FakeCache:
     def __init__(self, rows: list[list[int]], window: int | None) -> None:
         self.rows = rows
         self.window = window
+        self.nbytes = 123
 
     def select(self, rows: Sequence[int]) -> FakeCache:
         return FakeCache([list(self.rows[row]) for row in rows], self.window)
