@@ -56,6 +56,19 @@ def eval_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def probe_arguments(parser: argparse.ArgumentParser) -> None:
+    """RUN ... --checkpoint --window --documents --json."""
+    parser.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="folders of runs trained on recall")
+    parser.add_argument(
+        "--checkpoint", choices=["newest", "best"], default="newest", help="which of each run's (newest)"
+    )
+    parser.add_argument(
+        "--window", type=int, metavar="N", help="earlier positions each layer may see (each model's own)"
+    )
+    parser.add_argument("--documents", type=int, default=8, metavar="N", help="new documents of 16,384 bytes (8)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to this file")
+
+
 def generate_arguments(parser: argparse.ArgumentParser) -> None:
     """Those of a run, a prompt, and how to draw."""
     run_arguments(parser)

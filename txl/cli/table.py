@@ -45,6 +45,12 @@ VERBS = {
         arguments.eval_arguments,
         "measuring.evaluate",
     ),
+    "probe": Verb(
+        "ask runs trained on data.train=recall how far back they recall and copy, against their receptive field",
+        "txl probe runs/probe/xl runs/probe/vanilla",
+        arguments.probe_arguments,
+        "probing.probe",
+    ),
     "generate": Verb(
         "write text after a prompt with a trained run",
         'txl generate runs/quickstart/xl --prompt "def main(" --temperature 0.8 --seed 3\n'

@@ -39,7 +39,7 @@ def _is_pattern(value: str) -> bool:
 
 _TEXT = Domain("text that is not empty", lambda value: bool(value.strip()) and "\0" not in value)
 _SOURCE = Domain(
-    "a file, a folder, a glob, hf:NAME[:CONFIG][@SPLIT] or stdlib",
+    "a file, a folder, a glob, hf:NAME[:CONFIG][@SPLIT], stdlib or recall",
     lambda value: (
         _TEXT.holds(value)
         and (not value.startswith("hf:") or bool(re.fullmatch(r"hf:[^:@\s]+(:[^:@\s]+)?(@\S+)?", value)))

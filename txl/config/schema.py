@@ -53,8 +53,8 @@ class DataConfig:
     """Where text comes from and how it is cut into parallel streams."""
 
     train: str = "stdlib"
-    """A file, folder, glob, `hf:NAME[:CONFIG][@SPLIT]` (a Hugging Face data set), or `stdlib` (this Python's library
-    source)."""
+    """A file, folder, glob, `hf:NAME[:CONFIG][@SPLIT]` (a Hugging Face data set), `stdlib` (this Python's library
+    source), or `recall` (a made-up text that only memory predicts, for `txl probe`)."""
     valid: str | None = None
     """The validation text, same grammar; null: taken from the training source."""
     test: str | None = None
