@@ -91,7 +91,7 @@ def test_compare_refuses_all_configs_in_one_message(folder: Path) -> None:
         training.configs_to_compare([str(xl), str(xl)])
     with pytest.raises(ConfigError, match=r"its twin tiny-vanilla-vanilla\.yaml beside it"):
         training.configs_to_compare([str(twin)])
-    with pytest.raises(ConfigError, match="found no config; allowed: .* folders of runs"):
+    with pytest.raises(ConfigError, match=r"found no config; allowed: .* folders of runs"):
         training.configs_to_compare(["model.mem_len=5"])
 
 
