@@ -90,8 +90,8 @@ def main(words: Sequence[str] | None = None) -> None:
 def run(plan: Plan, folder: Path) -> None:
     """Everything, in the repository's folder, so that configs and reports name no place of this machine."""
     os.chdir(ROOT)
-    link = Path("build/books")
-    link.parent.mkdir(exist_ok=True)
+    link = plan.runs / "texts"
+    link.parent.mkdir(parents=True, exist_ok=True)
     link.unlink(missing_ok=True)
     link.symlink_to(folder, target_is_directory=True)
     texts = [f"data.{name}={link / name}" for name in ("train", "valid", "test")]

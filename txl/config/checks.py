@@ -207,10 +207,6 @@ def _eval_combinations(evaluation: EvalConfig, model: ModelConfig) -> Iterator[s
     if model.position == "learned" and window is not None and window > longest:
         found = f"{window} with model.position learned"
         yield _wrong("eval.window", found, f"at most {longest}, for the table has model.tgt_len positions")
-    step = evaluation.recl_step
-    if step is not None and evaluation.contexts[-1] < 2 * step:
-        found = f"{step} with a longest context of {evaluation.contexts[-1]}"
-        yield _wrong("eval.recl_step", found, "at most half the longest of eval.contexts, so that there is a step")
 
 
 def _runtime_combinations(runtime: RuntimeConfig) -> Iterator[str]:

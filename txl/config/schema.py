@@ -225,7 +225,7 @@ class EvalConfig:
     """Targets of a split scored where each one needs a fresh pass of its own (exactly so many tokens of context)."""
     recl_step: int | None = None
     """Step of the relative effective context length: contexts of so many tokens more each, up to the longest of
-    `contexts`, are scored besides; null for none."""
+    `contexts`, are scored besides; null, or more than half the longest, for none."""
     max_tokens: int | None = None
     """Tokens of a split that are scored, from its start; null for all."""
 

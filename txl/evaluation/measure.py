@@ -190,8 +190,8 @@ def measure(
 
 def ladder_of(config: EvalConfig) -> list[int]:
     """The contexts of the relative effective context length; none where it is not asked for."""
-    step = config.recl_step
-    return [] if step is None else list(range(step, config.contexts[-1] + 1, step))
+    step, longest = config.recl_step, max(config.contexts, default=0)
+    return [] if step is None or longest < 2 * step else list(range(step, longest + 1, step))
 
 
 def _text(part: Split, tokenizer: Tokenizer, max_tokens: int | None, *, resets: bool) -> Text:

@@ -26,7 +26,7 @@ RUNS = 5
 """Timed runs of each point, after one that is not counted."""
 WORK_TOKENS = 2048
 """Tokens fed in one timed run, about."""
-TOKEN_STEPS = 64
+TOKEN_STEPS = 32
 """Tokens fed one at a time in one timed run."""
 FILLING_TOKENS = 256
 """Tokens fed at once to fill a cache."""

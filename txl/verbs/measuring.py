@@ -31,7 +31,8 @@ def evaluate(
     options = {"eval.contexts": context, "eval.window": window, "eval.batch_size": batch_size}
     words = [*overrides, *(f"{key}={value}" for key, value in options.items() if value is not None)]
     bundle = loaded(run, checkpoint, words)
-    settings = bundle.config.eval if context else replace(bundle.config.eval, contexts=())
+    settings = replace(bundle.config.eval, recl_step=None)  # a length is relative to a group: `txl compare`
+    settings = settings if context else replace(settings, contexts=())
     own_text = not any(word.startswith("data.") for word in words)
     with progress() as report, arguments_checked():
         corpus = corpus_for(bundle, own_text=own_text, report=report)

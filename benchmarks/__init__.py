@@ -1,0 +1,1 @@
+"""Speed, memory and quality against the peers: one file a workload, each ends in one JSON line."""
