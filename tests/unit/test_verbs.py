@@ -212,6 +212,11 @@ def test_eval_takes_memory_that_training_did_not_have(folder: Path) -> None:
         (["model.clamp_len=0"], "model.clamp_len: found 0"),
         (["--context", "9,3"], "each larger than the one before"),
         (["--window", "-1"], "eval.window: found -1; allowed: a whole number of at least 0 (or null)"),
+        (["--kind", "block"], "--kind: found block without --context; allowed: with the contexts to score"),
+        (
+            ["--context", "4", "--stride", "2"],
+            "--stride: found 2 with kind None; allowed: with --kind at-least or stride",
+        ),
         (["data.test=nowhere.txt"], "nowhere.txt"),
         (["data.foo=1"], "data.foo: unknown key"),
     ],

@@ -48,7 +48,7 @@ class Kept:
             if nll.dtype != np.float32 or nll.shape != (count,):
                 return None
             return nll, Settings(**manifest["settings"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, EOFError, ValueError, KeyError, TypeError):
             return None
 
     def put(self, name: str, wanted: Mapping[str, Any], nll: Array, settings: Settings) -> None:
@@ -81,6 +81,6 @@ class Kept:
                     keys = ("corpus", "tokenizer", "split", "max_tokens", "reset_memory")
                     text = {key: facts.get(key) for key in keys} | {"positions": reading["positions"]}
                     found[int(reading["context"])] = (nll, text)
-            except (OSError, ValueError, KeyError, TypeError):
+            except (OSError, EOFError, ValueError, KeyError, TypeError):
                 continue
         return found

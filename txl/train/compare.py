@@ -17,6 +17,7 @@ from txl.checkpoint import Bundle, load_run
 from txl.config import Config, ConfigError, TokenizerConfig, apply_overrides
 from txl.config.checks import ABSOLUTE_POSITIONS
 from txl.data import Corpus, prepare
+from txl.evaluation.fresh import sample_of
 from txl.evaluation.kept import Kept
 from txl.evaluation.measure import Measurement, ladder_of, measure
 from txl.evaluation.recl import Recl, recl
@@ -83,29 +84,33 @@ def kept_losses(bundle: Bundle, corpus: Corpus, split: str) -> Kept:
 def effective_lengths(configs: Sequence[Config], names: Sequence[str]) -> list[Recl]:
     """The relative effective context lengths of measured runs as one group, from the losses kept with them.
 
-    Empty where `eval.recl_step` is not set or differs, or where the runs were not scored on the same tokens. Absolute
-    positions read no more than their segment.
+    Targets too near the beginning of the text for the longest context are left out. Absolute positions read no more
+    than their segment. Empty where `eval.recl_step` is not set or differs, or where the runs were not scored on the
+    same tokens.
     """
     ladders = [ladder_of(config.eval) for config in configs]
     if not ladders[0] or ladders.count(ladders[0]) < len(ladders):
         return []
-    losses, limits, texts = {}, {}, []
+    ladder, texts = ladders[0], []
+    losses: dict[str, dict[int, Any]] = {}
+    limits: dict[str, int] = {}
     for name, config in zip(names, configs, strict=True):
-        folder = Path(config.run.dir) / "report" / "eval" / "test"
-        wanted = ladders[0]
+        kind, wanted = "truncated", ladder
         if config.model.position in ABSOLUTE_POSITIONS and config.model.arch != "lstm":
             own = config.model.tgt_len if config.eval.window is None else config.eval.window + 1
-            limits[name] = own
-            wanted = sorted({own, *(c for c in wanted if c < own)})
-        tables = [found for kind in ("truncated", "slide") if (found := Kept.contexts(folder, kind))]
-        if not tables or not set(wanted) <= set(tables[0]):
+            kind, limits[name], wanted = "slide", own, sorted({own, *(c for c in ladder if c < own)})
+        found = Kept.contexts(Path(config.run.dir) / "report" / "eval" / "test", kind)
+        if not set(wanted) <= set(found):
             return []
-        losses[name] = {c: tables[0][c][0] for c in wanted}
-        texts.append([tables[0][c][1] for c in wanted])
-    alike = {json.dumps(text, sort_keys=True) for own in texts for text in own}
-    if len(alike) > 1:
+        losses[name] = {context: found[context][0] for context in wanted}
+        texts += [found[context][1] for context in wanted]
+    if any(text != texts[0] for text in texts):
         return []
-    return recl(losses, limits=limits)
+    sampled = texts[0]["positions"]
+    whole = sample_of(sampled["of"], sampled["sample"]) + 1 >= ladder[-1]
+    if not whole.any():
+        return []
+    return recl({name: {c: nll[whole] for c, nll in own.items()} for name, own in losses.items()}, limits=limits)
 
 
 def loaded(run: str | Path, checkpoint: str, overrides: Sequence[str]) -> Bundle:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from txl.config import ConfigError
 from txl.verbs.checked import arguments_checked
 
 
@@ -28,6 +29,10 @@ def evaluate(
     from txl.terminal import progress, show_table
     from txl.train.compare import corpus_for, kept_losses, loaded
 
+    if kind is not None and context is None:
+        raise ConfigError([f"--kind: found {kind} without --context; allowed: with the contexts to score, N,N,..."])
+    if stride is not None and kind not in ("at-least", "stride"):
+        raise ConfigError([f"--stride: found {stride} with kind {kind}; allowed: with --kind at-least or stride"])
     options = {"eval.contexts": context, "eval.window": window, "eval.batch_size": batch_size}
     words = [*overrides, *(f"{key}={value}" for key, value in options.items() if value is not None)]
     bundle = loaded(run, checkpoint, words)
