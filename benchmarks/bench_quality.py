@@ -61,12 +61,12 @@ class Peer:
 
 
 PEERS = {
-    "x-transformers, no memory, AdamW": Peer(0, 256, "adamw"),
-    "x-transformers, no memory, Muon": Peer(0, 256, "muon"),
-    "x-transformers, memory, AdamW": Peer(128, 128, "adamw"),
-    "x-transformers, memory, Muon": Peer(128, 128, "muon"),
+    "x-transformers no-memory AdamW": Peer(0, 256, "adamw"),
+    "x-transformers no-memory Muon": Peer(0, 256, "muon"),
+    "x-transformers memory AdamW": Peer(128, 128, "adamw"),
+    "x-transformers memory Muon": Peer(128, 128, "muon"),
 }
-OURS = {"txl, AdamW": "adamw", "txl, Muon": "muon"}
+OURS = {"txl AdamW": "adamw", "txl Muon": "muon"}
 
 
 def main() -> None:
