@@ -52,7 +52,7 @@ def test_the_four_models_have_equal_parameters_and_read_equal_text() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_it_does_what_is_missing_and_nothing_twice(
     books: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,8 @@ def comparison_intervals(sums: Sequence[Sequence[float]], counts: Sequence[float
     """
     held = np.asarray(counts) != 0
     rows, tokens = np.asarray(sums, dtype=np.float64)[:, held], list(np.asarray(counts)[held])
+    if len(tokens) < 2:
+        return [(math.nan, math.nan)] * len(rows)
     if len(rows) > 1:
         own = rows - rows.mean(axis=0)
         spread = (own - own.mean(axis=1, keepdims=True)) * np.sqrt(len(rows) / (len(rows) - 1))

@@ -36,6 +36,7 @@ def test_sums_by_stretch_go_where_the_inputs_are_and_add_up() -> None:
 def test_a_stretch_without_tokens_says_nothing() -> None:
     assert ratio_interval([6.0, 0.0, 6.0, 0.0], [3.0, 0.0, 3.0, 0.0]) == (2.0, 2.0)
     assert np.isnan(ratio_interval([6.0, 0.0], [3.0, 0.0])).all()
+    assert np.isnan(comparison_intervals([[6.0, 0.0], [5.0, 0.0]], [3.0, 0.0])).all()
     rows = [[6.0, 0.0, 5.0], [3.0, 0.0, 2.0]]
     assert comparison_intervals(rows, [3.0, 0.0, 3.0]) == comparison_intervals([[6.0, 5.0], [3.0, 2.0]], [3.0, 3.0])
 
