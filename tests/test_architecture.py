@@ -46,7 +46,7 @@ DOORS = {
     "accelerate": "txl/runtime.py",
     "einops": "txl/model/",
     "argparse": "txl/cli/",
-    "matplotlib": "txl/evaluation/report.py",
+    "matplotlib": "txl/evaluation/report",
     "fastapi": "txl/infer/serve.py",
     "uvicorn": "txl/infer/serve.py",
     "transformers": "txl/interop/",

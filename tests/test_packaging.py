@@ -16,7 +16,7 @@ from packaging.version import Version
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
-SCRIPTS = [".ci/run", *(f"scripts/{name}" for name in ("install", "quickstart", "test", "check"))]
+SCRIPTS = [".ci/run", *(f"scripts/{name}" for name in ("install", "quickstart", "test", "check", "reproduce_books.sh"))]
 
 
 def pins(name: str) -> dict[str, Version]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.unit.evaluation.fakes import Counting, Reader, Uniform, reader_nll
 from txl.config import ModelConfig
-from txl.evaluation.context import Text, slide
+from txl.evaluation.fresh import Text, slide, stride
 from txl.evaluation.perplexity import evaluate, evaluate_blocks, one_pass
 from txl.model import Model, build_model
 
@@ -155,6 +156,32 @@ def test_a_slid_window_is_a_pass_of_its_own_over_the_last_tokens() -> None:
             window = line[max(0, t + 1 - context) : t + 1][None]
             alone = model(window).logits[0, -1].log_softmax(-1)
             assert result.nll[t].item() == pytest.approx(-alone[line[t + 1]].item(), abs=1e-10)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_truncated_context_is_a_fresh_pass_over_exactly_its_tokens(name: str) -> None:
+    model, ids = network(name), text(40)
+    line = torch.from_numpy(ids)
+    for context in (1, 2, 5, 9):  # longer than the segment, the memory and the reach of a window
+        nll = slide(model, Text(ids, np.ones(VOCAB)), np.arange(39), context)
+        moved = stride(model, Text(ids, np.ones(VOCAB)), context, 4)
+        for t in range(39):
+            alone, least = (
+                model(line[first : t + 1][None]).logits[0, -1].log_softmax(-1)
+                for first in (max(0, t + 1 - context), max(0, t - t % 4 + 1 - context))
+            )
+            assert nll[t] == pytest.approx(-alone[line[t + 1]].item(), abs=1e-10)
+            assert moved[t] == pytest.approx(-least[line[t + 1]].item(), abs=1e-10)
+
+
+def test_a_mask_of_training_does_not_shorten_a_truncated_context() -> None:
+    ids = text(40)
+    nll = []
+    for same_length in (False, True):
+        torch.manual_seed(3)
+        model = build_model(replace(RELATIVE, same_length=same_length), VOCAB).double()
+        nll.append(slide(model, Text(ids, np.ones(VOCAB)), np.arange(39), 12))
+    np.testing.assert_allclose(nll[0], nll[1], atol=1e-12)
 
 
 def test_context_1_knows_the_last_token_alone() -> None:

@@ -91,7 +91,7 @@ def test_compare_refuses_all_configs_in_one_message(folder: Path) -> None:
         training.configs_to_compare([str(xl), str(xl)])
     with pytest.raises(ConfigError, match=r"its twin tiny-vanilla-vanilla\.yaml beside it"):
         training.configs_to_compare([str(twin)])
-    with pytest.raises(ConfigError, match="found no config"):
+    with pytest.raises(ConfigError, match=r"found no config; allowed: .* folders of runs"):
         training.configs_to_compare(["model.mem_len=5"])
 
 
@@ -116,6 +116,49 @@ def test_eval_prints_loss_and_settings_and_writes_json(folder: Path, capsys: pyt
     assert f"{headline['nats'] / math.log(2) / tokens:.4f} bits per byte on {tokens:,} tokens of test" in shown
     assert {point["context"] for point in record["points"]} == {4, 10}
     assert "keys and values cached" in shown
+
+
+def test_compare_takes_folders_of_runs_and_says_how_far_context_reaches(folder: Path) -> None:
+    runs = [str(folder / "runs" / name) for name in ("xl", "vanilla")]
+    assert cli.main(["compare", *runs, "eval.recl_step=4", "eval.contexts=4,12", "eval.sample_targets=30"]) == 0
+    record = json.loads((folder / "runs/report/report.json").read_text("utf-8"))
+    lengths = {(found["model"], found["share"]): found for found in record["effective_context_lengths"]}
+    assert set(lengths) == {(name, share) for name in ("xl", "vanilla") for share in (0.1, 0.5, 1.0)}
+    assert all(found["step"] == 4 and found["length"] in (4, 8, 12) for found in lengths.values())
+    page = (folder / "runs/report/report.html").read_text("utf-8")
+    assert "Relative effective context length" in page
+    assert "Where memory pays" in page
+
+
+def test_eval_takes_a_kind_of_context_and_keeps_every_tokens_loss(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["eval", str(folder / "runs/vanilla"), "--context", "4,8", "eval.sample_targets=25"]
+    assert cli.main([*words, "--kind", "stride", "--stride", "3", "--split", "valid"]) == 0
+    shown = capsys.readouterr().out
+    assert "window moved by a stride" in shown
+    assert "tokens/s" not in shown  # nothing was timed
+    kept = folder / "runs/vanilla/report/eval/valid"
+    assert f"the loss of every single token is in {kept}" in shown
+    manifest = json.loads((kept / "stride-8-by-3.json").read_text("utf-8"))
+    assert manifest["reading"]["context"] == 8
+    assert len(manifest["facts"]["checkpoint_sha256"]) == 64
+    assert (kept / "stride-8-by-3.npy").stat().st_size > 4 * manifest["targets"]
+    assert cli.main([*words, "--kind", "stride"]) == 2
+    assert "stride: found None with kind stride; allowed: a whole number" in capsys.readouterr().err
+
+
+def test_probe_says_how_far_back_runs_recall(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scores = folder / "probe.json"
+    runs = [str(folder / "runs" / name) for name in ("xl", "vanilla")]
+    assert cli.main(["probe", *runs, "--documents", "1", "--json", str(scores)]) == 0
+    shown = capsys.readouterr().out
+    assert "receptive field" in shown
+    record = json.loads(scores.read_text("utf-8"))
+    assert [entry["reach_tokens"] for entry in record["runs"]] == [20, 11]
+    counted = [sum(p["answers"] for p in entry["found"]) for entry in record["runs"]]
+    assert counted[0] == counted[1] > 1000
+    assert cli.main(["probe", runs[0], "--documents", "0"]) == 2
 
 
 @pytest.mark.parametrize("batch_size", [1, 7])
@@ -169,6 +212,11 @@ def test_eval_takes_memory_that_training_did_not_have(folder: Path) -> None:
         (["model.clamp_len=0"], "model.clamp_len: found 0"),
         (["--context", "9,3"], "txl eval: --context: found"),
         (["--window", "-1"], "txl eval: --window: found -1; allowed: a whole number of at least 0 (or null)"),
+        (["--kind", "block"], "--kind: found block without --context; allowed: with the contexts to score"),
+        (
+            ["--context", "4", "--stride", "2"],
+            "--stride: found 2 with kind None; allowed: with --kind at-least or stride",
+        ),
         (["data.test=nowhere.txt"], "nowhere.txt"),
         (["data.foo=1"], "data.foo: unknown key"),
     ],

@@ -25,9 +25,10 @@ def compare_arguments(parser: argparse.ArgumentParser) -> None:
     """CONFIG ... k=v ..."""
     parser.add_argument(
         "words",
-        metavar="CONFIG or section.field=value",
+        metavar="CONFIG, RUN or section.field=value",
         nargs="+",
-        help="YAML files, and settings for all of them. A single X.yaml is compared with X-vanilla.yaml beside it. "
+        help="YAML files or folders of runs, and settings for all of them. A single X.yaml is compared with "
+        "X-vanilla.yaml beside it. "
         "run.dir=FOLDER puts each run into FOLDER under the last part of its own run.dir, the report beside the runs",
     )
 
@@ -47,6 +48,14 @@ def eval_arguments(parser: argparse.ArgumentParser) -> None:
     """Those of a run, and what to score."""
     run_arguments(parser)
     parser.add_argument("--context", metavar="N,N,...", help="score these context lengths too: the curve")
+    parser.add_argument(
+        "--kind",
+        choices=["window", "truncated", "at-least", "stride", "block"],
+        help="what a context c is. window: through the cache, each layer sees c earlier positions. Fresh passes: "
+        "truncated, exactly c tokens, on a sample of targets (eval.sample_targets); at-least, c to c + stride - 1 "
+        "tokens; stride, c - stride + 1 to c; block, 1 to c (what suits the model: its cache and truncated)",
+    )
+    parser.add_argument("--stride", type=int, metavar="N", help="targets of a fresh pass, with at-least and stride")
     parser.add_argument("--split", choices=["train", "valid", "test"], default="test", help="what to score (test)")
     parser.add_argument("--batch-size", type=int, metavar="N", help="streams side by side; changes no result")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to this file")
@@ -85,6 +94,19 @@ def score_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--state", type=Path, metavar="FILE", help="save there where the work stands, and go on from there if it exists"
     )
+
+
+def probe_arguments(parser: argparse.ArgumentParser) -> None:
+    """RUN ... --checkpoint --window --documents --json."""
+    parser.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="folders of runs trained on recall")
+    parser.add_argument(
+        "--checkpoint", choices=["newest", "best"], default="newest", help="which of each run's (newest)"
+    )
+    parser.add_argument(
+        "--window", type=int, metavar="N", help="earlier positions each layer may see (each model's own)"
+    )
+    parser.add_argument("--documents", type=int, default=8, metavar="N", help="new documents of 16,384 bytes (8)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to this file")
 
 
 def generate_arguments(parser: argparse.ArgumentParser) -> None:

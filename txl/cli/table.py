@@ -24,7 +24,8 @@ VERBS = {
     "compare": Verb(
         "train what is missing of two or more configs, measure them on the same tokens, write a report",
         "txl compare configs/quickstart.yaml\n"
-        "txl compare configs/quickstart.yaml data.train=my-texts/ run.dir=runs/mine",
+        "txl compare configs/quickstart.yaml data.train=my-texts/ run.dir=runs/mine\n"
+        "txl compare runs/one runs/other runs/third",
         arguments.compare_arguments,
         "training.compare",
     ),
@@ -46,6 +47,7 @@ VERBS = {
     "eval": Verb(
         "score text with a trained run: perplexity and bits per byte, also against context length",
         "txl eval runs/quickstart/xl --context 16,32,64,128 --json scores.json\n"
+        "txl eval runs/quickstart/xl --context 64,128,256 --kind truncated eval.sample_targets=5000\n"
         "txl eval runs/quickstart/xl data.test=book.txt",
         arguments.eval_arguments,
         "measuring.evaluate",
@@ -57,6 +59,12 @@ VERBS = {
         "tail -f server.log | txl score runs/quickstart/xl - --above 4",
         arguments.score_arguments,
         "scoring.score",
+    ),
+    "probe": Verb(
+        "ask runs trained on data.train=recall how far back they recall and copy, against their receptive field",
+        "txl probe runs/probe/xl runs/probe/vanilla",
+        arguments.probe_arguments,
+        "probing.probe",
     ),
     "generate": Verb(
         "write text after a prompt with a trained run",

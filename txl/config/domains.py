@@ -39,7 +39,7 @@ def _is_pattern(value: str) -> bool:
 
 _TEXT = Domain("text that is not empty", lambda value: bool(value.strip()) and "\0" not in value)
 _SOURCE = Domain(
-    "a file, a folder, a glob, hf:NAME[:CONFIG][@SPLIT] or stdlib",
+    "a file, a folder, a glob, hf:NAME[:CONFIG][@SPLIT], stdlib or recall",
     lambda value: (
         _TEXT.holds(value)
         and (not value.startswith("hf:") or bool(re.fullmatch(r"hf:[^:@\s]+(:[^:@\s]+)?(@\S+)?", value)))
@@ -145,6 +145,7 @@ DOMAINS: Mapping[str, Domain] = {
         lambda value: len(value) > 0 and value[0] >= 1 and all(a < b for a, b in pairwise(value)),
     ),
     "eval.sample_targets": _POSITIVE,
+    "eval.recl_step": _POSITIVE,
     "eval.max_tokens": _whole(2),
     "runtime.device": Domain(
         "auto, cpu, cuda, cuda:N or mps", lambda value: bool(re.fullmatch(r"auto|cpu|mps|cuda(:[0-9]{1,3})?", value))

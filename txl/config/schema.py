@@ -55,8 +55,8 @@ class DataConfig:
     """Where text comes from and how it is cut into parallel streams."""
 
     train: str = "stdlib"
-    """A file, folder, glob, `hf:NAME[:CONFIG][@SPLIT]` (a Hugging Face data set), or `stdlib` (this Python's library
-    source)."""
+    """A file, folder, glob, `hf:NAME[:CONFIG][@SPLIT]` (a Hugging Face data set), `stdlib` (this Python's library
+    source), or `recall` (a made-up text that only memory predicts, for `txl probe`)."""
     mixture: tuple[str, ...] = ()
     """Several training sources in place of `train`, each after its weight, e.g. [2 books/, 1 code/]: of each epoch's
     tokens two thirds come from books/. `train` is not read then; `valid` and `test` must be named."""
@@ -244,8 +244,11 @@ class EvalConfig:
     """Streams scored side by side; the result does not depend on it."""
     contexts: tuple[int, ...] = (32, 64, 128, 256, 512)
     """Context lengths of the curve."""
-    sample_targets: int = 2000
-    """Targets of the test split scored where each one needs a pass of its own (a window slid by one token)."""
+    sample_targets: int = 5000
+    """Targets of a split scored where each one needs a fresh pass of its own (exactly so many tokens of context)."""
+    recl_step: int | None = None
+    """Step of the relative effective context length: contexts of so many tokens more each, up to the longest of
+    `contexts`, are scored besides; null, or more than half the longest, for none."""
     max_tokens: int | None = None
     """Tokens of a split that are scored, from its start; null for all."""
 

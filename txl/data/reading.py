@@ -18,6 +18,7 @@ from typing import BinaryIO, cast
 
 from txl.config import DataConfig
 from txl.data.errors import DataError
+from txl.data.recall import recall_documents
 from txl.data.sources import Source, SourceFile, hub_rows
 
 BLOCK_BYTES = 262_144
@@ -71,6 +72,8 @@ def read(source: Source, data: DataConfig, findings: Findings, *, revision: str 
         rows = hub_rows(source, data.text_field, streaming=data.streaming, revision=revision)
         yield from _records(rows, source.spec, source.key, data, findings)
         return
+    if source.kind == "recall":
+        yield from (Piece(text, True) for text in recall_documents())
     for file in source.files:
         if source.kind == "stdlib" and not _is_utf8(file.path):
             findings.skipped.append(file.name)

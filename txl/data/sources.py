@@ -2,7 +2,8 @@
 
 A source's name -> `find_source` -> `Source`, the files and the stamp that changes with them. Knows nothing of what is
 in a file (`txl.data.reading` does). A source is a file, a folder (searched for text files at any depth), a glob,
-`hf:NAME[:CONFIG][@SPLIT]` or `stdlib`. Nothing is read here but the rows of a hub data set, when they are asked for.
+`hf:NAME[:CONFIG][@SPLIT]`, `stdlib`, or `recall`, a made-up text (`txl.data.recall`). Nothing is read here but the
+rows of a hub data set, when they are asked for.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from txl.data import recall
 from txl.data.errors import DataError
 
 _SUFFIXES = """
@@ -56,13 +58,15 @@ class Source:
     key: str
     """The config key that names it, e.g. data.train: every message begins with it."""
     spec: str
-    kind: Literal["files", "stdlib", "hub"]
+    kind: Literal["files", "stdlib", "hub", "recall"]
     files: tuple[SourceFile, ...]
     hub: HubName | None = None
 
     @property
     def text_bytes(self) -> int | None:
         """Bytes of text in all files; None where they are packed or hold more than the text."""
+        if self.kind == "recall":
+            return recall.DOCUMENTS * recall.DOCUMENT_BYTES
         plain = all(Path(file.name).suffix.lower() not in RECORD_SUFFIXES | {".gz"} for file in self.files)
         return sum(file.size for file in self.files) if plain and self.hub is None else None
 
@@ -71,13 +75,16 @@ class Source:
         """JSON that changes when a file is added, removed, renamed or written to; no text is read for it."""
         files = [[str(file.path), file.name, file.size, *file.stamp] for file in self.files]
         hub = None if self.hub is None else [self.hub.name, self.hub.config, self.hub.split]
-        return [self.key, self.kind, hub, files]
+        made = [recall.FORMAT, recall.DOCUMENTS, recall.DOCUMENT_BYTES] if self.kind == "recall" else []
+        return [self.key, self.kind, hub, files, *made]
 
 
 def find_source(key: str, spec: str) -> Source:
     """Resolve the source `spec` of config key `key`; DataError where nothing is there or nothing of it is text."""
     if spec == "stdlib":
         return Source(key, spec, "stdlib", tuple(_library_files(key)))
+    if spec == "recall":
+        return Source(key, spec, "recall", ())
     if spec.startswith("hf:"):
         hub = _hub_name(key, spec)
         folder = Path(hub.name)

@@ -1,46 +1,38 @@
 """Loss against context length: a model and a text -> a point for each context, over all tokens and over a fixed sample.
 
 Kinds of context are never mixed under one name (see `Settings.kind`). With a cache, a context c is the window of c
-earlier positions that each layer may see, and n_layer * c tokens back can still matter. With absolute positions it is
-exactly the c tokens before the target, window c - 1, the window slid by one token from target to target. Knows nothing
-of files, tokenizers or pictures.
+earlier positions that each layer may see, and n_layer * c tokens back can still matter. Truncated, for every
+architecture, it is exactly the c tokens before the target, a fresh pass for each target of a sample; with absolute
+positions that is the window slid by one token. Knows nothing of tokenizers or pictures; of files only that a `Kept`
+has them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import isfinite, log
 
 import numpy as np
 
-from txl.evaluation import scoring
-from txl.evaluation.interval import comparison_intervals, ratio_interval, stretch_sums
+from txl.evaluation import fresh, scoring
+from txl.evaluation.fresh import Text, sample_of, slid_contexts, slide
+from txl.evaluation.interval import comparison_intervals, ratio_interval, stretches_of, sums_by_stretch
+from txl.evaluation.kept import Kept
 from txl.evaluation.perplexity import Evaluation, Progress, Settings, one_pass, perplexity
 from txl.evaluation.scoring import Array
 from txl.model import Model
-from txl.model.modes import evaluating
 
-WINDOW_TOKENS = 16_384
-"""Tokens of slid windows read in one pass: bounds memory."""
+KINDS = ("window", "truncated", "at-least", "stride", "block")
+"""Ways to give a context that can be asked for by name.
 
-
-@dataclass(frozen=True)
-class Text:
-    """What is scored.
-
-    ids: N.  bytes_per_id: V, the bytes of text each id stands for.
-    resets: bool N, where contexts begin anew; None: nowhere.
-    """
-
-    ids: Array
-    bytes_per_id: Array
-    resets: Array | None = None
-
-    def scored_bytes(self, targets: Array) -> float:
-        """Bytes of the tokens after the given inputs."""
-        return float(self.bytes_per_id[self.ids[targets + 1]].sum(dtype=np.float64))
+    window     through the cache: each layer sees c earlier positions; all targets
+    truncated  exactly c tokens, a fresh pass for each target; a sample
+    at-least   c to c + stride - 1 tokens, a fresh pass for `stride` targets; all targets
+    stride     c - stride + 1 to c tokens, likewise: the window moved by `stride`
+    block      1 to c tokens: disjoint blocks of c
+"""
 
 
 @dataclass(frozen=True)
@@ -49,7 +41,7 @@ class Point:
 
     context: tokens; None: unbounded.  targets: "all" N - 1 of the text, or the "sample".
     tokens, nats, text_bytes: how many were scored, their loss, the bytes of text they are.
-    stretch_nats, stretch_tokens: sums over consecutive stretches of them, for intervals here and between models.
+    stretch_nats, stretch_tokens: sums over consecutive stretches of the text, for intervals here and between models.
     """
 
     context: int | None
@@ -92,40 +84,43 @@ def compared(points: Sequence[Point]) -> list[tuple[float, float]]:
     return [p.interval for p in points]
 
 
-def sample_of(targets: int, count: int, *, seed: int = 0) -> Array:
-    """Inputs whose targets are sampled: one from each of `count` equal parts of 0 … targets-1, or all of them.
+@dataclass(frozen=True)
+class Reading:
+    """The losses of single tokens under one way of reading: nats of the token after each of the inputs `positions`."""
 
-    A function of three numbers, so that every model that reads the same text is scored on the same tokens.
-    """
-    if targets <= count:
-        return np.arange(targets)
-    edges = np.arange(count + 1) * targets // count
-    return np.random.default_rng(seed).integers(edges[:-1], edges[1:])
+    context: int | None
+    targets: str
+    positions: Array
+    nll: Array
+    settings: Settings
+
+    def point(self, text: Text, among: Array | None = None) -> Point:
+        """Their sums and the bytes they cover; of the inputs where `among`, bool K, is True."""
+        positions = self.positions if among is None else self.positions[among]
+        nll = np.asarray(self.nll if among is None else self.nll[among])
+        begins = stretches_of(len(text.ids) - 1, text.starts)
+        return Point(
+            context=self.context,
+            targets=self.targets,
+            tokens=len(nll),
+            nats=float(nll.sum(dtype=np.float64)),
+            text_bytes=text.scored_bytes(positions),
+            stretch_nats=sums_by_stretch(nll, positions, begins),
+            stretch_tokens=sums_by_stretch(np.ones(len(nll)), positions, begins),
+            settings=self.settings,
+        )
 
 
-def slide(model: Model, text: Text, targets: Array, context: int, *, progress: Progress | None = None) -> Array:
-    """Nats of the token after each of the inputs `targets`, each from a fresh pass over the `context` tokens up to it.
+@dataclass(frozen=True)
+class Job:
+    """One pass over a text: its name, what makes it what it is, its cost in tokens fed, and the work."""
 
-    int64 K -> K. Near the beginning of the text the context is all there is. This equals `evaluate` with window context
-    - 1 of a model with absolute positions, at the chosen targets only.
-    """
-    scoring.check_positive(context=context)
-    lengths = np.minimum(targets + 1, context)
-    nll = np.empty(len(targets), dtype=scoring.result_dtype(model))
-    done = 0
-    with evaluating(model.modules()):
-        for length in np.unique(lengths):
-            at_once = max(1, min(WINDOW_TOKENS, scoring.LOGITS // model.vocab_size) // length)
-            where = np.flatnonzero(lengths == length)
-            for rows in np.split(where, range(at_once, len(where), at_once)):
-                position = targets[rows, None] + np.arange(1 - length, 1)
-                wanted = np.where(position == targets[rows, None], text.ids[position + 1].astype(np.int64), -100)
-                begins = np.zeros_like(position, dtype=bool) if text.resets is None else text.resets[position]
-                nll[rows] = scoring.fresh_nll(model, text.ids[position], wanted, begins)[:, -1]
-                done += len(rows)
-                if progress is not None:
-                    progress(done, len(targets))
-    return nll
+    kind: str
+    context: int | None
+    cost: int
+    score: Callable[[Progress], tuple[Array, Settings]]
+    sampled: bool = False
+    stride: int | None = None
 
 
 def curve(
@@ -138,95 +133,156 @@ def curve(
     batch_size: int,
     progress: Progress | None = None,
 ) -> tuple[Point, ...]:
-    """Points, the headline first: over all tokens at `window` (None: the model's own).
-
-    With a cache: every context, over all tokens and over the sample.
-    With absolute positions: blocks over all tokens and over the sample, then the slid window over the sample at the
-    contexts of `slid_contexts`. A recurrent state: one context, unbounded. progress(done, total) counts tokens fed.
-    """
-    own = window if window is not None else model.default_window
-    targets = sample_of(len(text.ids) - 1, sample_targets)
-    jobs: list[tuple[int, Callable[[Progress], list[Point]]]] = []
-    kind = scoring.kind_of(model)
-    if kind == "slide":
-        jobs.append((len(text.ids), partial(_whole, model, text, own, own + 1, batch_size, targets)))
-        for context in slid_contexts(contexts, own=own + 1, learned=model.config.position == "learned"):
-            jobs.append((len(targets) * context, partial(_slid, model, text, context, targets)))
-    elif kind == "state":
-        jobs.append((len(text.ids), partial(_whole, model, text, None, None, batch_size, targets)))
-    else:
-        for width in (own, *sorted({*contexts} - {own})):
-            jobs.append((len(text.ids), partial(_whole, model, text, width, width, batch_size, targets)))
-    total = sum(cost for cost, _ in jobs)
-    points: list[Point] = []
-    begun = 0
-    for cost, job in jobs:
-        points += job(partial(_advance, progress, begun, cost, total))
-        begun += cost
-    return tuple(points)
+    """The points of `readings`."""
+    read = readings(
+        model, text, contexts, window=window, sample_targets=sample_targets, batch_size=batch_size, progress=progress
+    )
+    return tuple(reading.point(text) for reading in read)
 
 
-def slid_contexts(contexts: Sequence[int], *, own: int, learned: bool) -> list[int]:
-    """The contexts a model with absolute positions is scored at: those up to its own length, and the next one beyond.
-
-    Beyond its own length it meets positions it was never trained on; learned ones are not even there.
-    """
-    beyond = sorted(context for context in contexts if context > own)
-    return sorted({own, *(c for c in contexts if c < own), *(beyond[:1] if not learned else [])})
-
-
-def _whole(
+def readings(
     model: Model,
     text: Text,
-    window: int | None,
-    context: int | None,
+    contexts: Sequence[int],
+    *,
+    kind: str | None = None,
+    stride: int | None = None,
+    window: int | None = None,
+    ladder: Sequence[int] = (),
+    sample_targets: int,
     batch_size: int,
+    kept: Kept | None = None,
+    progress: Progress | None = None,
+) -> Iterator[Reading]:
+    """Losses under each way of reading, the headline first: all tokens at `window` (None: the model's own).
+
+    kind None: what belongs to the architecture. With a cache: every context through it, over all tokens and over the
+    sample, and truncated over the sample. Absolute positions: blocks over all tokens and over the sample, then the slid
+    window over the sample at the contexts of `slid_contexts`. A recurrent state: unbounded, and truncated. A kind of
+    `KINDS`: that one at each context, after the headline. stride: targets a fresh pass of kinds at-least and stride
+    scores.
+    ladder: contexts that are scored truncated besides, for `recl`.
+    kept: losses found there are not scored again, and new ones are left there. progress(done, total) counts tokens fed.
+    Raises ValueError for a kind that the model or the stride does not go with.
+    """
+    targets = sample_of(len(text.ids) - 1, sample_targets)
+    jobs = _jobs(model, text, contexts, ladder, targets, kind, stride, window, batch_size)
+    total, begun = sum(job.cost for job in jobs), 0
+    for job in jobs:
+        nll, settings = _scored(
+            job, len(text.ids) - 1, targets, kept, partial(_advance, progress, begun, job.cost, total)
+        )
+        begun += job.cost
+        if job.sampled:
+            yield Reading(job.context, "sample", targets, nll, settings)
+        else:
+            yield Reading(job.context, "all", np.arange(len(nll)), nll, settings)
+            yield Reading(job.context, "sample", targets, nll[targets], settings)
+
+
+def _jobs(
+    model: Model,
+    text: Text,
+    contexts: Sequence[int],
+    ladder: Sequence[int],
     targets: Array,
-    progress: Progress,
-) -> list[Point]:
-    """All targets in one pass, and the sample's among them."""
-    result = one_pass(model, text.ids, window, batch_size, text.resets, progress=progress)
-    return [_point(result, text, context, None), _point(result, text, context, targets)]
+    kind: str | None,
+    stride: int | None,
+    window: int | None,
+    batch_size: int,
+) -> list[Job]:
+    """What `readings` has to do, the headline first."""
+    whole = partial(_whole, model, text, batch_size)
+    exact = partial(_exact, model, text, targets)
+    count = len(text.ids) - 1
+    own = window if window is not None else model.default_window
+    natural = scoring.kind_of(model)
+    contexts = sorted({*contexts})
+    if natural == "slide":
+        jobs = [Job("block", own + 1, count, partial(whole, own))]
+    elif natural == "state":
+        jobs = [Job("state", None, count, partial(whole, None))]
+    else:
+        jobs = [Job("window", own, count, partial(whole, own))]
+    exactly = sorted({*contexts, *ladder})
+    if natural == "slide" and kind is None:
+        exactly = slid_contexts(exactly, own=own + 1, learned=model.config.position == "learned")
+    if kind == "window" or (kind is None and natural == "window"):
+        if natural != "window":
+            reason = "its window is computed anew for each token" if natural == "slide" else "its state has no window"
+            raise ValueError(f"kind: found window for {model.config.arch}, but {reason}; allowed: truncated")
+        jobs += [Job("window", c, count, partial(whole, c)) for c in contexts if c != own]
+    longest = max([own + 1, *contexts])
+    if model.config.position == "learned" and kind is not None and longest > model.config.tgt_len:
+        allowed = f"at most {model.config.tgt_len}, for learned positions end there"
+        raise ValueError(f"contexts: found {longest}; allowed: {allowed}")
+    if kind in (None, "truncated"):
+        name = "slide" if natural == "slide" else "truncated"
+        jobs += [Job(name, c, len(targets) * c, partial(exact, name, c), sampled=True) for c in exactly]
+    elif kind == "block":
+        jobs += [_moved(model, text, "block", c, 1, c) for c in contexts if (natural, c) != ("slide", own + 1)]
+    elif kind in ("at-least", "stride"):
+        if stride is None or (kind == "stride" and contexts and stride > contexts[0]):
+            allowed = "a whole number of at least 1" + (
+                f", at most the least context {contexts[0]}" if contexts else ""
+            )
+            raise ValueError(f"stride: found {stride} with kind {kind}; allowed: {allowed}")
+        least = {c: c if kind == "at-least" else c - stride + 1 for c in contexts}
+        jobs += [_moved(model, text, kind, c, least[c], stride) for c in contexts]
+    elif kind != "window":
+        raise ValueError(f"kind: found {kind}; allowed: {', '.join(KINDS)}")
+    return jobs
 
 
-def _slid(model: Model, text: Text, context: int, targets: Array, progress: Progress) -> list[Point]:
-    """The sample's targets, a pass each."""
+def _scored(job: Job, count: int, targets: Array, kept: Kept | None, progress: Progress) -> tuple[Array, Settings]:
+    """A job's losses: those kept, or computed now and then kept."""
+    n_scored = len(targets) if job.sampled else count
+    positions = {"sample": len(targets), "of": count, "seed": 0} if job.sampled else {"all": count}
+    wanted = {"kind": job.kind, "context": job.context, "stride": job.stride, "positions": positions}
+    moved = "" if job.stride is None else f"-by-{job.stride}"
+    name = f"{job.kind}-{'unbounded' if job.context is None else job.context}{moved}"
+    found = None if kept is None else kept.get(name, wanted, n_scored)
+    if found is None:
+        found = job.score(progress)
+        if kept is not None:
+            kept.put(name, wanted, *found)
+            found = kept.get(name, wanted, n_scored) or found  # the same float32, whether read now or later
+    progress(job.cost, job.cost)
+    return found
+
+
+def _whole(model: Model, text: Text, batch_size: int, window: int | None, progress: Progress) -> tuple[Array, Settings]:
+    """All targets in one pass."""
+    result: Evaluation = one_pass(model, text.ids, window, batch_size, text.resets, progress=progress)
+    return result.nll.numpy(), result.settings
+
+
+def _exact(
+    model: Model, text: Text, targets: Array, name: str, context: int, progress: Progress
+) -> tuple[Array, Settings]:
+    """The sample's targets, a fresh pass each."""
     nll = slide(model, text, targets, context, progress=progress)
+    return nll, _settings(model, text, name, context, max(1, fresh.WINDOW_TOKENS // context), context, None)
+
+
+def _moved(model: Model, text: Text, kind: str, context: int, least: int, step: int) -> Job:
+    """All targets, `step` of them a fresh pass after `least` tokens or more."""
+    read = least + step - 1
+
+    def score(progress: Progress) -> tuple[Array, Settings]:
+        nll = fresh.stride(model, text, least, step, progress=progress)
+        moved = None if kind == "block" else step
+        return nll, _settings(model, text, kind, read, max(1, fresh.WINDOW_TOKENS // read), read, moved)
+
+    cost = -(-(len(text.ids) - 1) // step) * read
+    return Job(kind, context, cost, score, stride=None if kind == "block" else step)
+
+
+def _settings(model: Model, text: Text, kind: str, context: int, rows: int, read: int, stride: int | None) -> Settings:
+    """What a loss given by fresh passes depends on; context: the most tokens a target is given."""
     n_resets = 0 if text.resets is None else int(np.count_nonzero(text.resets[1:-1]))
     where = (scoring.dtype_name(model), str(scoring.device_of(model)))
-    rows = max(1, WINDOW_TOKENS // context)
-    return [
-        _record(
-            nll,
-            text,
-            context,
-            targets,
-            "sample",
-            Settings("slide", context - 1, context - 1, n_resets, *where, rows, context),
-        )
-    ]
-
-
-def _point(result: Evaluation, text: Text, context: int | None, sample: Array | None) -> Point:
-    """The point of all scored targets, or of the sampled ones among them."""
-    nll: Array = result.nll.numpy()
-    if sample is None:
-        return _record(nll, text, context, np.arange(len(nll)), "all", result.settings)
-    return _record(nll[sample], text, context, sample, "sample", result.settings)
-
-
-def _record(nll: Array, text: Text, context: int | None, targets: Array, name: str, settings: Settings) -> Point:
-    """Sums of the losses and of the bytes they cover."""
-    return Point(
-        context=context,
-        targets=name,
-        tokens=len(nll),
-        nats=float(nll.sum(dtype=np.float64)),
-        text_bytes=text.scored_bytes(targets),
-        stretch_nats=stretch_sums(nll),
-        stretch_tokens=stretch_sums(np.ones(len(nll))),
-        settings=settings,
-    )
+    return Settings(kind, context - 1, context - 1, n_resets, *where, rows, read, stride)
 
 
 def _advance(progress: Progress | None, begun: int, cost: int, total: int, done: int, of: int) -> None:

@@ -6,6 +6,7 @@ units.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,16 +15,35 @@ import numpy.typing as npt
 
 STRETCHES = 64
 """Into how many stretches of equal length a text is cut."""
+FEWEST_DOCUMENTS = 20
+"""Stretches of whole documents below which documents are cut: too few to draw from."""
 DRAWS = 4000
 """Bootstrap samples behind an interval: its ends then move by about 0.1 of a standard error from seed to seed."""
 LEVEL = 0.95
 """Share of the samples that an interval holds."""
 
 
-def stretch_sums(values: npt.NDArray[Any], stretches: int = STRETCHES) -> tuple[float, ...]:
-    """Sums over that many consecutive parts whose lengths differ by at most one; fewer where values are fewer."""
-    parts = np.array_split(np.asarray(values, dtype=np.float64), min(stretches, len(values)))
-    return tuple(float(part.sum()) for part in parts)
+def stretches_of(targets: int, starts: npt.NDArray[Any] | None) -> npt.NDArray[np.int64]:
+    """Where the stretches of a text of so many targets begin, ascending from 0: at documents where there are enough.
+
+    A document is what other text of the kind would bring anew, so where at least `FEWEST_DOCUMENTS` stretches can be
+    made of whole documents they are; else stretches are of equal length. starts: first input of each document.
+    """
+    even = np.arange(min(STRETCHES, targets)) * targets // min(STRETCHES, targets)
+    inside = np.zeros(0, dtype=np.int64) if starts is None else np.asarray(starts)[np.asarray(starts) < targets]
+    if len(inside) < FEWEST_DOCUMENTS:
+        return even.astype(np.int64)
+    nearest = np.unique(inside[np.searchsorted(inside, even, side="right") - 1])
+    return nearest.astype(np.int64) if len(nearest) >= FEWEST_DOCUMENTS else even.astype(np.int64)
+
+
+def sums_by_stretch(
+    values: npt.NDArray[Any], positions: npt.NDArray[Any], begins: npt.NDArray[np.int64]
+) -> tuple[float, ...]:
+    """The sum of the values at the given inputs over each stretch of `stretches_of`."""
+    stretch = np.searchsorted(begins, positions, side="right") - 1
+    sums = np.bincount(stretch, weights=np.asarray(values, dtype=np.float64), minlength=len(begins))
+    return tuple(float(value) for value in sums)
 
 
 def ratio_interval(top: Sequence[float], bottom: Sequence[float], *, seed: int = 0) -> tuple[float, float]:
@@ -35,9 +55,14 @@ def ratio_interval(top: Sequence[float], bottom: Sequence[float], *, seed: int =
     """
     if len(top) != len(bottom) or len(top) < 2:
         raise ValueError(f"an interval needs the same stretches twice, two or more; found {len(top)} and {len(bottom)}")
-    count = len(top)
+    held = (np.asarray(top) != 0) | (np.asarray(bottom) != 0)  # a stretch that holds none of the tokens says nothing
+    tops, bottoms = np.asarray(top)[held], np.asarray(bottom)[held]
+    count = len(tops)
+    if count < 2:
+        return math.nan, math.nan
     weights = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=DRAWS)
-    ratios = (weights @ np.asarray(top)) / (weights @ np.asarray(bottom))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = (weights @ tops) / (weights @ bottoms)
     low, high = np.quantile(ratios, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 
@@ -49,9 +74,12 @@ def comparison_intervals(sums: Sequence[Sequence[float]], counts: Sequence[float
     over the rows is taken out before drawing (Cousineau 2005) and the spread corrected for it by n / (n - 1) (Morey
     2008). One row keeps its plain interval.
     """
-    rows = np.asarray(sums, dtype=np.float64)
+    held = np.asarray(counts) != 0
+    rows, tokens = np.asarray(sums, dtype=np.float64)[:, held], list(np.asarray(counts)[held])
+    if len(tokens) < 2:
+        return [(math.nan, math.nan)] * len(rows)
     if len(rows) > 1:
         own = rows - rows.mean(axis=0)
         spread = (own - own.mean(axis=1, keepdims=True)) * np.sqrt(len(rows) / (len(rows) - 1))
         rows = rows.mean(axis=1, keepdims=True) + spread
-    return [ratio_interval(list(row), counts) for row in rows]
+    return [ratio_interval(list(row), tokens) for row in rows]

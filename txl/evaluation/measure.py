@@ -11,17 +11,21 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
-from statistics import quantiles
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from txl.config import Config, EvalConfig
 from txl.environment import environment
-from txl.evaluation.context import Point, Text, curve
+from txl.evaluation.context import Point, Reading, readings
+from txl.evaluation.fresh import Text
+from txl.evaluation.kept import Kept
+from txl.evaluation.learning import Learning, learning_of, step_seconds_of
+from txl.evaluation.payoff import Group, classes
+from txl.evaluation.payoff import split as split_losses
 from txl.evaluation.perplexity import Progress, Settings
+from txl.evaluation.scoring import Array
 from txl.evaluation.speed import Speed, speeds
 from txl.model import Model
 
@@ -31,8 +35,8 @@ if TYPE_CHECKING:
 Report = Callable[[str, int, int | None], None]
 """report(what, done, total)."""
 
-LEARNING_POINTS = 200
-"""Points of a training curve; each is the mean over the steps since the one before."""
+COUNTED_TOKENS = 1 << 22
+"""Tokens counted at a time."""
 
 
 class Trained(Protocol):
@@ -49,29 +53,14 @@ class Trained(Protocol):
 
 
 @dataclass(frozen=True)
-class Learning:
-    """How a loss fell in training, nats a token; bytes_per_token turns them into bits a byte.
-
-    name: train (mean over the steps in between, dropout on) or valid.
-    steps, tokens, seconds: of training when each loss was taken.
-    """
-
-    name: str
-    steps: tuple[int, ...]
-    tokens: tuple[int, ...]
-    seconds: tuple[float, ...]
-    nll: tuple[float, ...]
-    bytes_per_token: float
-
-
-@dataclass(frozen=True)
 class Measurement:
     """What is known of one run.
 
     name: last part of run.dir.  config: the whole config as plain data.
     split, corpus_hash, tokenizer_hash, text_tokens, unknowns: the text scored.
     incomparable: why its bits a byte must not be compared with those of other tokenizers, or "".
-    points: losses by context, the headline first.  speeds: tokens a second by context.
+    points: losses by context, the headline first.  groups: the loss at the run's own context by class of target.
+    speeds: tokens a second by context.
     step_seconds: median, 10 % and 90 % quantile of a training step; None where no log was given.
     sample: text the model wrote.  environment: versions and machine.
     """
@@ -89,6 +78,7 @@ class Measurement:
     unknowns: int
     incomparable: str
     points: tuple[Point, ...]
+    groups: tuple[Group, ...]
     speeds: tuple[Speed, ...]
     learning: tuple[Learning, ...]
     step_seconds: tuple[float, float, float] | None
@@ -128,12 +118,16 @@ def measure(
     report: Report | None = None,
     *,
     split: str = "test",
+    kind: str | None = None,
+    stride: int | None = None,
+    kept: Kept | None = None,
     history: Sequence[Mapping[str, Any]] = (),
     sample: str = "",
     timed: bool = True,
 ) -> Measurement:
     """Score a split of the corpus at every context, time the model, and add what is known of the run.
 
+    kind, stride, kept: see `context.readings`.
     history: the records of the run's metrics.jsonl.  sample: text the model wrote.  timed: whether to measure speed.
     report(what, done, total): tokens fed while scoring, points while timing.
     Raises ValueError where the corpus was not encoded with the bundle's tokenizer or the split is too short to score.
@@ -147,15 +141,25 @@ def measure(
     part: Split = {"train": corpus.train, "valid": corpus.valid, "test": corpus.test}[split]
     name = Path(bundle.config.run.dir).name
     text = _text(part, tokenizer, config.max_tokens, resets=bundle.config.data.reset_memory)
-    points = curve(
+    questions = classes(text, tgt_len=model.config.tgt_len, train_counts=_counts(corpus.train, tokenizer))
+    points: list[Point] = []
+    groups: list[Group] = []
+    for reading in readings(
         model,
         text,
         config.contexts,
+        kind=kind,
+        stride=stride,
         window=config.window,
+        ladder=ladder_of(config),
         sample_targets=config.sample_targets,
         batch_size=config.batch_size,
+        kept=kept,
         progress=_named(report, f"scoring {name}"),
-    )
+    ):
+        points.append(reading.point(text))
+        if _is_split(reading, points[0]):
+            groups += split_losses(reading, text, questions)
     rates: tuple[Speed, ...] = ()
     if timed:
         contexts = sorted({*config.contexts, *(p.context for p in points[:1] if p.context is not None)})
@@ -174,13 +178,20 @@ def measure(
         text_tokens=len(text.ids),
         unknowns=unknowns,
         incomparable=_incomparable(tokenizer, unknowns),
-        points=points,
+        points=tuple(points),
+        groups=tuple(groups),
         speeds=rates,
-        learning=_learning(history, corpus),
-        step_seconds=_step_seconds(history),
+        learning=learning_of(history, corpus),
+        step_seconds=step_seconds_of(history),
         sample=sample,
         environment=environment(),
     )
+
+
+def ladder_of(config: EvalConfig) -> list[int]:
+    """The contexts of the relative effective context length; none where it is not asked for."""
+    step, longest = config.recl_step, max(config.contexts, default=0)
+    return [] if step is None or longest < 2 * step else list(range(step, longest + 1, step))
 
 
 def _text(part: Split, tokenizer: Tokenizer, max_tokens: int | None, *, resets: bool) -> Text:
@@ -195,7 +206,22 @@ def _text(part: Split, tokenizer: Tokenizer, max_tokens: int | None, *, resets: 
     if resets:
         flags = np.zeros(len(ids), dtype=bool)
         flags[part.document_starts[part.document_starts < len(ids)]] = True
-    return Text(ids, np.asarray(lengths, dtype=np.float64), flags)
+    starts = part.document_starts[part.document_starts < len(ids)]
+    return Text(ids, np.asarray(lengths, dtype=np.float64), flags, starts)
+
+
+def _is_split(reading: Reading, headline: Point) -> bool:
+    """Whether a reading's loss is split by class: the headline's, and the sample at the same context."""
+    kinds = (headline.settings.kind, "slide")
+    return reading.context == headline.context and reading.settings.kind in kinds
+
+
+def _counts(part: Split, tokenizer: Tokenizer) -> Array:
+    """How often each id stands in a split, int64 V."""
+    counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
+    for at in range(0, part.tokens, COUNTED_TOKENS):
+        counts += np.bincount(part.ids[at : at + COUNTED_TOKENS], minlength=len(counts))
+    return counts
 
 
 def _incomparable(tokenizer: Tokenizer, unknowns: int) -> str:
@@ -206,42 +232,6 @@ def _incomparable(tokenizer: Tokenizer, unknowns: int) -> str:
     if unknowns:
         reasons.append(f"{unknowns:,} of the scored tokens are <unk>")
     return "; ".join(reasons)
-
-
-def _learning(history: Sequence[Mapping[str, Any]], corpus: Corpus) -> tuple[Learning, ...]:
-    """Training and validation losses by step, the training ones averaged to at most `LEARNING_POINTS`."""
-    curves = []
-    usable = [record for record in history if record.get("nll") is not None]
-    edges = sorted({round(edge) for edge in np.linspace(0, len(usable), LEARNING_POINTS + 1)})
-    groups = [usable[first:stop] for first, stop in pairwise(edges)]
-    means = [sum(float(record["nll"]) for record in group) / len(group) for group in groups]
-    ends = [group[-1] for group in groups]
-    valid = [record for record in history if record.get("valid_nll") is not None]
-    for name, records, losses, part in (
-        ("train", ends, means, corpus.train),
-        ("valid", valid, [float(record["valid_nll"]) for record in valid], corpus.valid),
-    ):
-        if records:
-            steps, tokens = (tuple(int(record[key]) for record in records) for key in ("step", "tokens"))
-            seconds = tuple(float(record["elapsed_seconds"]) for record in records)
-            curves.append(Learning(name, steps, tokens, seconds, tuple(losses), part.bytes / part.tokens))
-    return tuple(curves)
-
-
-def _step_seconds(history: Sequence[Mapping[str, Any]]) -> tuple[float, float, float] | None:
-    """Median, 10 % and 90 % quantile of the seconds of a training step, the first left out; None for too few.
-
-    A record's `tokens` count from the beginning and its `tokens_per_second` are those of its step alone.
-    """
-    taken = [
-        (after["tokens"] - before["tokens"]) / after["tokens_per_second"]
-        for before, after in pairwise(history)
-        if after["tokens_per_second"] and after["step"] == before["step"] + 1
-    ]
-    if len(taken) < 2:
-        return None
-    tenths = quantiles(taken, n=10, method="inclusive")
-    return tenths[4], tenths[0], tenths[8]
 
 
 def _named(report: Report | None, what: str) -> Progress | None:
@@ -260,18 +250,8 @@ def _finite(value: Any) -> Any:
 
 def _measurement(record: dict[str, Any]) -> Measurement:
     """Plain data -> the nested records; a loss that was null is NaN."""
-    points = tuple(
-        Point(
-            **{
-                **point,
-                "nats": math.nan if point["nats"] is None else point["nats"],
-                "stretch_nats": tuple(math.nan if nats is None else nats for nats in point["stretch_nats"]),
-                "stretch_tokens": tuple(point["stretch_tokens"]),
-                "settings": Settings(**point["settings"]),
-            }
-        )
-        for point in record["points"]
-    )
+    points = tuple(_point(point) for point in record["points"])
+    groups = tuple(Group(group["by"], group["label"], _point(group["point"])) for group in record["groups"])
     series = ("steps", "tokens", "seconds", "nll")
     learning = tuple(
         Learning(**{**curve, **{key: tuple(curve[key]) for key in series}}) for curve in record["learning"]
@@ -279,5 +259,25 @@ def _measurement(record: dict[str, Any]) -> Measurement:
     step_seconds = None if record["step_seconds"] is None else tuple(record["step_seconds"])
     timed = tuple(Speed(**speed) for speed in record["speeds"])
     return Measurement(
-        **{**record, "points": points, "speeds": timed, "learning": learning, "step_seconds": step_seconds}
+        **{
+            **record,
+            "points": points,
+            "groups": groups,
+            "speeds": timed,
+            "learning": learning,
+            "step_seconds": step_seconds,
+        }
+    )
+
+
+def _point(point: dict[str, Any]) -> Point:
+    """A point of a record; a loss that was null is NaN."""
+    return Point(
+        **{
+            **point,
+            "nats": math.nan if point["nats"] is None else point["nats"],
+            "stretch_nats": tuple(math.nan if nats is None else nats for nats in point["stretch_nats"]),
+            "stretch_tokens": tuple(point["stretch_tokens"]),
+            "settings": Settings(**point["settings"]),
+        }
     )

@@ -9,25 +9,40 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from html import escape
 from typing import Any
 
 from txl.evaluation import summary
+from txl.evaluation.caveats import caveats
 from txl.evaluation.measure import Measurement
+from txl.evaluation.recl import Recl
+from txl.evaluation.sections import sections
 
 CAPTIONS = {
     "context.png": (
         "Loss against context",
         "All points are about one sample of tokens. A cached window lets each layer see that many earlier positions, "
-        "so a deep model hears of more; a slid window is exactly that many tokens. Bars are 95 % intervals of the "
-        "comparison: how hard the text itself is, the same for all points, is left out of them. Dashed, without "
-        "bars: a slid window longer than in training, whose last positions the model never met.",
+        "so a deep model hears of more; a slid window, and a fresh pass, is exactly that many tokens. Bands are 95 % "
+        "intervals of the comparison: how hard the text itself is, the same for all points, is left out of them. "
+        "Dashed, without a band: a slid window longer than in training, whose last positions the model never met.",
+    ),
+    "copy.png": (
+        "What memory is used for",
+        "Loss of sampled targets by how far back a run of tokens that they complete, about 8 bytes of text, came last; "
+        "each run at its own context. Bars are 95 % intervals of the comparison.",
+    ),
+    "position.png": (
+        "Loss by place in a segment",
+        "All targets, by their place in blocks of the training segment's length. A model that reads disjoint blocks "
+        "starts each with nothing; memory makes the line level.",
     ),
     "speed.png": (
         "Speed against context",
         "Scoring known text on the machine named below: median of several runs after one that is not counted; "
         "bars reach from the slowest run to the fastest. A slid window feeds all its tokens again for each one it "
-        "scores; blocks score every token they are fed, with half the context on average.",
+        "scores; blocks score every token they are fed, with half the context on average; a decoder with a cache has "
+        "rotary positions, for absolute ones cannot keep keys when their window moves.",
     ),
     "learning.png": (
         "Learning",
@@ -64,28 +79,48 @@ summary { cursor: pointer; font-weight: 600; margin: 1rem 0 0.5rem; }
 """
 
 
-def markdown(measurements: Sequence[Measurement], pictures: Sequence[str], *, command: str) -> str:
+def markdown(
+    measurements: Sequence[Measurement], pictures: Sequence[str], *, command: str, lengths: Sequence[Recl] = ()
+) -> str:
     """The report as Markdown, its pictures beside it."""
-    parts = [f"# {title(measurements)}", summary.answer(measurements), _md_table(*summary.table(measurements))]
+    parts = [
+        f"# {title(measurements)}",
+        f"*{question(measurements)}*",
+        summary.answer(measurements),
+        _md_table(*summary.table(measurements)),
+    ]
     for name in pictures:
         heading, caption = CAPTIONS[name]
         parts += [f"## {heading}", f"![{heading}]({name})", caption]
+    for section in sections(measurements, lengths):
+        parts += [f"## {section.title}", _md_table(section.header, section.rows), section.caption]
     samples = [
         (label, m.sample) for label, m in zip(summary.labels(measurements), measurements, strict=True) if m.sample
     ]
     if samples:
         parts.append("## Samples")
         parts += [f"**{label}**\n\n{_indented(sample)}" for label, sample in samples]
-    parts += ["## How to read this", "\n".join(f"* {note}" for note in summary.caveats(measurements))]
+    parts += ["## How to read this", "\n".join(f"* {note}" for note in caveats(measurements))]
     parts += ["## Every point", _md_table(*summary.table(measurements, every_point=True))]
     parts += ["## Settings", _md_table(*settings(measurements)), "## Make it again", _indented(command)]
     return "\n\n".join(parts) + "\n"
 
 
-def html(measurements: Sequence[Measurement], pictures: Mapping[str, tuple[bytes, bytes]], *, command: str) -> str:
+def html(
+    measurements: Sequence[Measurement],
+    pictures: Mapping[str, tuple[bytes, bytes]],
+    *,
+    command: str,
+    lengths: Sequence[Recl] = (),
+) -> str:
     """The report as one HTML text: pictures (PNG, for a light and a dark page) embedded, nothing fetched, no script."""
     name = escape(title(measurements))
-    parts = [f"<h1>{name}</h1>", f'<p class="answer">{escape(summary.answer(measurements))}</p>']
+    asked = escape(question(measurements))
+    parts = [
+        f"<h1>{name}</h1>",
+        f'<p class="soft">{asked}</p>',
+        f'<p class="answer">{escape(summary.answer(measurements))}</p>',
+    ]
     parts.append(_html_table(*summary.table(measurements), text_columns=2))
     for picture, (light, dark) in pictures.items():
         heading, caption = (escape(text) for text in CAPTIONS[picture])
@@ -94,13 +129,16 @@ def html(measurements: Sequence[Measurement], pictures: Mapping[str, tuple[bytes
             f'<source media="(prefers-color-scheme: dark)" srcset="{_data(dark)}">'
             f'<img src="{_data(light)}" alt="{heading}"></picture><figcaption>{caption}</figcaption></figure>'
         )
+    for section in sections(measurements, lengths):
+        table = _html_table(section.header, section.rows, text_columns=2 if section.header[1] == "reads" else 1)
+        parts.append(f'<h2>{escape(section.title)}</h2>{table}<p class="soft">{escape(section.caption)}</p>')
     samples = [
         (label, m.sample) for label, m in zip(summary.labels(measurements), measurements, strict=True) if m.sample
     ]
     if samples:
         boxes = (f"<div><b>{escape(label)}</b><pre class=sample>{escape(text)}</pre></div>" for label, text in samples)
         parts.append(f'<h2>Samples</h2><div class="samples">{"".join(boxes)}</div>')
-    notes = "".join(f"<li>{escape(note)}</li>" for note in summary.caveats(measurements))
+    notes = "".join(f"<li>{escape(note)}</li>" for note in caveats(measurements))
     parts.append(f"<h2>How to read this</h2><ul>{notes}</ul>")
     every = _html_table(*summary.table(measurements, every_point=True), text_columns=2)
     parts.append(f"<details><summary>Every point</summary>{every}</details>")
@@ -117,9 +155,21 @@ def html(measurements: Sequence[Measurement], pictures: Mapping[str, tuple[bytes
 
 
 def title(measurements: Sequence[Measurement]) -> str:
-    """The question: which runs on which text."""
+    """Which runs on which text."""
     names = summary.labels(measurements)
     return f"{' against '.join(names)}: {measurements[0].split} text"
+
+
+def question(measurements: Sequence[Measurement]) -> str:
+    """What the report answers, in one sentence."""
+    tokens = max(m.trained_tokens for m in measurements)
+    after = f"after training on {tokens:,} tokens" if tokens else "as they were trained"
+    text = f"{measurements[0].split} text {after}"
+    if len(measurements) == 1:
+        return f"How well does this model predict {text}, and how much context does it use?"
+    by_bits = summary.metric_of(measurements).name == "bits per byte"
+    which = "needs fewer bits per byte on the same" if by_bits else "has the lower perplexity on"
+    return f"Which of these models {which} {text}, how much context does each use, and what does a token cost?"
 
 
 def settings(measurements: Sequence[Measurement]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -158,14 +208,15 @@ def settings(measurements: Sequence[Measurement]) -> tuple[tuple[str, ...], list
     return ("", *summary.labels(measurements)), rows
 
 
-def data(measurements: Sequence[Measurement], *, command: str) -> str:
+def data(measurements: Sequence[Measurement], *, command: str, lengths: Sequence[Recl] = ()) -> str:
     """The report as JSON: sentences, every point as shown, and measurements that `Measurement.from_json` reads."""
     header, rows = summary.table(measurements, every_point=True)
     record = {
         "command": command,
         "answer": summary.answer(measurements),
-        "caveats": summary.caveats(measurements),
+        "caveats": caveats(measurements),
         "table": [dict(zip(header, row, strict=True)) for row in rows],
+        "effective_context_lengths": [asdict(found) for found in lengths],
         "measurements": [json.loads(m.to_json()) for m in measurements],
     }
     return json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

@@ -30,8 +30,10 @@ class Settings:
 
     kind: str
     """window: keys and values of `window` earlier positions are cached in each layer. slide: absolute positions, so a
-    window of as many is computed anew for each token. state: a recurrent state. block: disjoint blocks of window + 1
-    tokens, each read by a fresh model, so that the average token sees half as many."""
+    window of as many is computed anew for each token. state: a recurrent state. truncated: what slide is, of a model
+    that has a cache or a state: a fresh pass over exactly window + 1 tokens for each target. block: disjoint blocks of
+    window + 1 tokens, each read by a fresh model, so that the average token sees half as many. stride, at-least: fresh
+    passes that score `stride` targets each, with window + 1 tokens at most and window + 2 - stride at least."""
     window: int | None
     """Earlier positions each layer may see, the query itself not counted; None for kind state."""
     reach: int | None
@@ -46,6 +48,8 @@ class Settings:
     """Rows scored side by side, at most the batch size asked for; changes no number beyond rounding."""
     segment_tokens: int
     """Tokens of each row read at once; except for kind block it changes no number beyond rounding."""
+    stride: int | None = None
+    """Targets each fresh pass scores; None where that is one, or all."""
 
 
 @dataclass(frozen=True)

@@ -30,11 +30,22 @@ def nll_of(model: Model, hidden: Tensor, targets: Tensor) -> Array:
 
 
 def fresh_nll(model: Model, inputs: Array, targets: Array, resets: Array) -> Array:
-    """Nats of each target when every row is read by a fresh model; three arrays B×T -> B×T on the CPU."""
+    """Nats of each target when every row is read by a fresh model; three arrays B×T -> B×T on the CPU, 0 for none.
+
+    Every token sees all of its row before it, whatever mask training used.
+    """
     device = device_of(model)
     ids, wanted = (torch.from_numpy(part.astype(np.int64)).to(device) for part in (inputs, targets))
-    out = model(ids, targets=wanted, resets=torch.from_numpy(resets).to(device) if resets.any() else None)
-    nll: Array = out.nll.cpu().numpy()
+    begins = torch.from_numpy(resets).to(device) if resets.any() else None
+    kind = kind_of(model)
+    if kind == "slide":  # its cache would compute the window anew for every token
+        nll: Array = model(ids, targets=wanted, resets=begins).nll.cpu().numpy()
+        return nll
+    window = ids.shape[1] - 1 + int(model.config.window_includes_self)
+    hidden = model.advance(ids, model.new_cache(len(ids), window=window if kind == "window" else None), resets=begins)
+    scored = wanted != -100
+    nll = np.zeros(targets.shape, dtype=result_dtype(model))
+    nll[scored.cpu().numpy()] = nll_of(model, hidden[scored], wanted[scored])
     return nll
 
 

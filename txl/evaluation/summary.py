@@ -21,8 +21,17 @@ KINDS = {
     "slide": "window slid by one token",
     "block": "disjoint blocks",
     "state": "recurrent state",
+    "truncated": "fresh pass over exactly so many tokens",
+    "at-least": "fresh passes with at least so many tokens",
+    "stride": "window moved by a stride",
 }
 """How each kind reads the text, in words."""
+SPEED_KINDS = KINDS | {
+    "token": "a token at a time, cached",
+    "kv": "decoder with cached keys and values",
+    "kv-token": "such a decoder, a token at a time",
+}
+"""The same for what is timed."""
 HEADER = (
     "run",
     "reads by",
@@ -104,6 +113,20 @@ def speed_at(m: Measurement, point: Point) -> Speed | None:
     return next((s for s in m.speeds if (s.kind, s.context) == (point.settings.kind, point.context)), None)
 
 
+def groups_of(m: Measurement, by: str, targets: str) -> dict[str, Point]:
+    """The points of one question by the label of their class, each at the run's best use."""
+    found = dict.fromkeys(g.label for g in m.groups if g.by.startswith(by) and g.point.targets == targets)
+    points = {label: group_at_best_use(m, by, label, targets) for label in found}
+    return {label: point for label, point in points.items() if point is not None}
+
+
+def group_at_best_use(m: Measurement, by: str, label: str, targets: str = "sample") -> Point | None:
+    """The point of one class: of the kind of reading the run is judged by where it was split, else of the headline."""
+    points = [g.point for g in m.groups if (g.label, g.point.targets) == (label, targets) and g.by.startswith(by)]
+    wanted = at_best_use(m).settings.kind
+    return next((p for p in points if p.settings.kind == wanted), points[0] if points else None)
+
+
 def change(a: Point, b: Point, metric: Metric) -> tuple[float, float, float] | None:
     """By which share a is above b (negative: below), with its paired 95 % interval; None for other tokens."""
     sums = (a.stretch_nats, b.stretch_nats)
@@ -119,7 +142,10 @@ def change(a: Point, b: Point, metric: Metric) -> tuple[float, float, float] | N
 def table(
     measurements: Sequence[Measurement], *, every_point: bool = False
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Header and rows, all text: of each run its own context by every reading and its best point; or every point."""
+    """Header and rows, all text: of each run its own context by every reading and its best point; or every point.
+
+    A column without any entry, such as the speeds of what was not timed, is left out.
+    """
     metric = metric_of(measurements)
     sampled = at_best_use(measurements[0]).tokens
     header = tuple(title.format(metric=metric.name, sample=f"{sampled:,}") for title in HEADER)
@@ -132,7 +158,8 @@ def table(
             kept = {(p.settings.kind, p.context) for p in chosen}
             keys = [key for key in keys if key in kept]
         rows += [_row(label, m, kind, context, metric) for kind, context in keys]
-    return header, rows
+    told = [column for column in range(len(header)) if any(row[column] != "–" for row in rows)]
+    return tuple(header[column] for column in told), [tuple(row[column] for column in told) for row in rows]
 
 
 def _row(label: str, m: Measurement, kind: str, context: int | None, metric: Metric) -> tuple[str, ...]:
@@ -216,10 +243,13 @@ def _faster(cached: tuple[str, Measurement], fixed: tuple[str, Measurement]) -> 
     """How a cache compares with computing the window anew, and with blocks, at their own contexts."""
     (a_name, a), (b_name, b) = cached, fixed
     ours = speed_at(a, a.headline)
-    theirs = [next((s for s in b.speeds if (s.kind, s.context) == (kind, b.headline.context)), None) for kind in KINDS]
+    theirs = [
+        next((s for s in b.speeds if (s.kind, s.context) == (kind, b.headline.context)), None)
+        for kind in ("slide", "block")
+    ]
     ratios = [
         f"{_times(ours.median / speed.median)} as {b_name} with {words} ({speed.context:,} tokens)"
-        for speed, words in zip(theirs, ("", "its window slid by one token", "disjoint blocks", ""), strict=True)
+        for speed, words in zip(theirs, ("its window slid by one token", "disjoint blocks"), strict=True)
         if ours is not None and speed is not None
     ]
     return f"From its cache {a_name} scores {' and '.join(ratios)}, in the same time." if ratios else ""
@@ -239,43 +269,3 @@ def _percent(low: float, high: float) -> str:
     """An interval of shares as signed percentages."""
     digits = 1 if max(abs(low), abs(high)) >= 0.01 else 2
     return f"{100 * low:+.{digits}f} to {100 * high:+.{digits}f} %".replace("-", "−")
-
-
-def caveats(measurements: Sequence[Measurement]) -> list[str]:
-    """What a reader must know before comparing, each one sentence."""
-    named = list(zip(labels(measurements), measurements, strict=True))
-    notes = [
-        f"{label}: bits per byte are not comparable with other tokenizers', because {m.incomparable}."
-        for label, m in named
-        if m.incomparable
-    ]
-    if len({m.tokenizer_hash for m in measurements}) > 1 and metric_of(measurements).name == "perplexity":
-        notes.append(
-            "The runs use different tokenizers: their perplexities are about different tokens and must not be compared."
-        )
-    elif not same_text(measurements):
-        notes.append("The runs were not scored on the same tokens.")
-    counts = [m.parameters for m in measurements]
-    if max(counts) > 1.05 * min(counts):
-        notes.append(
-            "The runs have different numbers of parameters: "
-            + ", ".join(f"{label} {m.parameters:,}" for label, m in named)
-            + "."
-        )
-    trained = [m.trained_tokens for m in measurements]
-    if all(trained) and max(trained) > 1.01 * min(trained):
-        notes.append(
-            "The runs saw different amounts of text: "
-            + ", ".join(f"{label} {m.trained_tokens:,} tokens" for label, m in named)
-            + "."
-        )
-    sample = at_best_use(measurements[0])
-    notes.append(
-        f"The sample holds {sample.tokens:,} targets, one from each of {sample.tokens:,} equal parts of the text, "
-        "the same for every run and context; a window slid by one token needs a pass of its own for each of them."
-    )
-    notes.append(
-        f"Intervals are 95 % bootstrap intervals over {len(sample.stretch_tokens)} stretches of text, paired between "
-        "runs. They say how far other text of the kind could move a number, not another seed: each run is one seed."
-    )
-    return notes

@@ -9,13 +9,18 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from txl.checkpoint import Bundle, load_run
 from txl.config import Config, ConfigError, TokenizerConfig, apply_overrides
+from txl.config.checks import ABSOLUTE_POSITIONS
 from txl.data import Corpus, prepare
-from txl.evaluation.measure import Measurement, measure
+from txl.evaluation.fresh import sample_of
+from txl.evaluation.kept import Kept
+from txl.evaluation.measure import Measurement, ladder_of, measure
+from txl.evaluation.recl import Recl, recl
 from txl.infer import Session, generate_text
 from txl.model import to_int8, use_attention, use_products
 from txl.runtime import device_kind
@@ -48,11 +53,65 @@ def measured_run(config: Config, *, report: Report | None = None) -> Measurement
         corpus,
         config.eval,
         report,
+        kept=kept_losses(bundle, corpus, "test"),
         history=history(config.run.dir),
         sample=written_sample(bundle, corpus),
     )
     write_text(kept, measured.to_json())
     return measured
+
+
+def kept_losses(bundle: Bundle, corpus: Corpus, split: str) -> Kept:
+    """Where the losses of single tokens are kept: report/eval of the run's folder, a folder for each split.
+
+    They are used again only with the same weights, text, tokenizer, lengths and memory.
+    """
+    run = bundle.path.parent.parent if bundle.path.parent.name == "checkpoints" else bundle.path
+    manifest = json.loads((bundle.path / "manifest.json").read_text("utf-8"))
+    facts = {
+        "step": bundle.step,
+        "checkpoint_sha256": manifest["files"]["model.safetensors"]["sha256"],
+        "corpus": corpus.fingerprint,
+        "tokenizer": bundle.tokenizer.hash,
+        "split": split,
+        "max_tokens": bundle.config.eval.max_tokens,
+        "reset_memory": bundle.config.data.reset_memory,
+        "model": asdict(bundle.config.model),
+        "device": str(next(bundle.model.parameters()).device),
+    }
+    return Kept(run / "report" / "eval" / split, facts)
+
+
+def effective_lengths(configs: Sequence[Config], names: Sequence[str]) -> list[Recl]:
+    """The relative effective context lengths of measured runs as one group, from the losses kept with them.
+
+    Targets too near the beginning of the text for the longest context are left out. Absolute positions read no more
+    than their segment. Empty where `eval.recl_step` is not set or differs, or where the runs were not scored on the
+    same tokens.
+    """
+    ladders = [ladder_of(config.eval) for config in configs]
+    if not ladders[0] or ladders.count(ladders[0]) < len(ladders):
+        return []
+    ladder, texts = ladders[0], []
+    losses: dict[str, dict[int, Any]] = {}
+    limits: dict[str, int] = {}
+    for name, config in zip(names, configs, strict=True):
+        kind, wanted = "truncated", ladder
+        if config.model.position in ABSOLUTE_POSITIONS and config.model.arch != "lstm":
+            own = config.model.tgt_len if config.eval.window is None else config.eval.window + 1
+            kind, limits[name], wanted = "slide", own, sorted({own, *(c for c in ladder if c < own)})
+        found = Kept.contexts(Path(config.run.dir) / "report" / "eval" / "test", kind)
+        if not set(wanted) <= set(found):
+            return []
+        losses[name] = {context: found[context][0] for context in wanted}
+        texts += [found[context][1] for context in wanted]
+    if any(text != texts[0] for text in texts):
+        return []
+    sampled = texts[0]["positions"]
+    whole = sample_of(sampled["of"], sampled["sample"]) + 1 >= ladder[-1]
+    if not whole.any():
+        return []
+    return recl({name: {c: nll[whole] for c, nll in own.items()} for name, own in losses.items()}, limits=limits)
 
 
 def loaded(run: str | Path, checkpoint: str, overrides: Sequence[str]) -> Bundle:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from txl.config import ConfigError
 from txl.verbs.checked import arguments_checked, options_named, overrides_of
 
 
@@ -15,6 +16,8 @@ def evaluate(
     checkpoint: str,
     window: int | None,
     context: str | None,
+    kind: str | None,
+    stride: int | None,
     split: str,
     batch_size: int | None,
     json: Path | None,
@@ -24,8 +27,12 @@ def evaluate(
     from txl.evaluation.measure import measure
     from txl.evaluation.summary import table
     from txl.terminal import progress, show_table
-    from txl.train.compare import corpus_for, loaded
+    from txl.train.compare import corpus_for, kept_losses, loaded
 
+    if kind is not None and context is None:
+        raise ConfigError([f"--kind: found {kind} without --context; allowed: with the contexts to score, N,N,..."])
+    if stride is not None and kind not in ("at-least", "stride"):
+        raise ConfigError([f"--stride: found {stride} with kind {kind}; allowed: with --kind at-least or stride"])
     options = {
         "eval.contexts": ("--context", context),
         "eval.window": ("--window", window),
@@ -33,11 +40,15 @@ def evaluate(
     }
     with options_named(options):
         bundle = loaded(run, checkpoint, [*overrides, *overrides_of(options)])
-    settings = bundle.config.eval if context else replace(bundle.config.eval, contexts=())
+    settings = replace(bundle.config.eval, recl_step=None)  # a length is relative to a group: `txl compare`
+    settings = settings if context else replace(settings, contexts=())
     own_text = not any(word.startswith("data.") for word in overrides)
     with progress() as report, arguments_checked("window"):
         corpus = corpus_for(bundle, own_text=own_text, report=report)
-        measured = measure(bundle, corpus, settings, report, split=split, timed=False)
+        kept = kept_losses(bundle, corpus, split)
+        measured = measure(
+            bundle, corpus, settings, report, split=split, kind=kind, stride=stride, kept=kept, timed=False
+        )
     point = measured.headline
     if math.isnan(point.nll):
         raise FloatingPointError(
@@ -49,6 +60,7 @@ def evaluate(
         + (f" (bits not comparable: {measured.incomparable})" if measured.incomparable else "")
     )
     show_table(*table([measured], every_point=True))
+    print(f"the loss of every single token is in {kept.folder}")
     if json is not None:
         json.write_text(measured.to_json(), encoding="utf-8")
         print(f"everything measured is in {json}")

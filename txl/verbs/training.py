@@ -33,9 +33,10 @@ def compare(words: Sequence[str]) -> None:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError(["compare: found several processes; allowed: one (train the configs with several before)"])
     configs = configs_to_compare(words)
-    from txl.evaluation.summary import answer, caveats, table
+    from txl.evaluation.caveats import caveats
+    from txl.evaluation.summary import answer, labels, table
     from txl.terminal import printable, progress, show_table
-    from txl.train.compare import measured_run, reported
+    from txl.train.compare import effective_lengths, measured_run, reported
     from txl.train.loop import is_finished, train
 
     for settings in configs:
@@ -51,7 +52,8 @@ def compare(words: Sequence[str]) -> None:
     if not (page.exists() and reported(folder / "report.json") == [m.to_json() for m in measurements]):
         from txl.evaluation.report import write_report
 
-        page = write_report(folder, measurements, command=f"txl compare {shlex.join(words)}")
+        lengths = effective_lengths(configs, labels(measurements))
+        page = write_report(folder, measurements, command=f"txl compare {shlex.join(words)}", lengths=lengths)
     show_table(*table(measurements))
     print(answer(measurements), "", *(f"- {note}" for note in caveats(measurements)), sep="\n")
     first = shlex.quote(configs[0].run.dir)
@@ -68,11 +70,12 @@ def compare(words: Sequence[str]) -> None:
 def configs_to_compare(words: Sequence[str]) -> list[Config]:
     """The configs named among `words` under the settings among them, each with a run folder of its own.
 
-    Raises ConfigError with the problems of all of them.
+    A word that is a run's folder stands for its config.yaml, and the run stays where it is. Raises ConfigError with
+    the problems of all of them.
     """
     settings = [word for word in words if SETTING.match(word)]
     paths = [Path(word) for word in words if not SETTING.match(word)]
-    if len(paths) == 1:
+    if len(paths) == 1 and not paths[0].is_dir():
         twin = paths[0].with_name(f"{paths[0].stem}-vanilla{paths[0].suffix}")
         if not twin.exists():
             allowed = f"two configs or more, or one with its twin {twin.name} beside it"
@@ -81,15 +84,20 @@ def configs_to_compare(words: Sequence[str]) -> list[Config]:
     parents = [word.partition("=")[2] for word in settings if word.startswith("run.dir=")]
     configs: list[Config] = []
     problems = (
-        [] if paths else ["compare: found no config; allowed: one that has a -vanilla twin beside it, or several"]
+        []
+        if paths
+        else [
+            "compare: found no config; allowed: one that has a -vanilla twin beside it, or several, or folders of runs"
+        ]
     )
     for path in paths:
         try:
-            found = load_config(path, [word for word in settings if not word.startswith("run.dir=")])
-            own = Path(found.run.dir)
-            configs.append(
-                replace(found, run=replace(found.run, dir=str(Path(parents[-1]) / own.name if parents else own)))
-            )
+            changes = [word for word in settings if not word.startswith("run.dir=")]
+            is_run = path.is_dir()
+            found = load_config(path / "config.yaml" if is_run else path, changes)
+            own = path if is_run else Path(found.run.dir)
+            own = Path(parents[-1]) / own.name if parents and not is_run else own
+            configs.append(replace(found, run=replace(found.run, dir=str(own))))
         except ConfigError as error:
             problems += [text if text.startswith(str(path)) else f"{path}: {text}" for text in error.problems]
     if len({os.path.abspath(found.run.dir) for found in configs}) < len(configs):

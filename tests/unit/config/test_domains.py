@@ -126,6 +126,7 @@ FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
     "eval.batch_size": ([1, 10], [0, -1, None, *WHOLE]),
     "eval.contexts": ([(1,), (16, 32)], [(), (0, 1), (4, 4), (8, 4), (2.5,), ("4",), (True,), [16], 16, None]),
     "eval.sample_targets": ([1], [0, -1, None, *WHOLE]),
+    "eval.recl_step": ([None, 1, 256], [0, -1, *WHOLE]),
     "eval.max_tokens": ([None, 2], [1, 0, -1, *WHOLE]),
     "runtime.device": (["auto", "cpu", "cuda", "cuda:1", "mps"], ["", "gpu", "cuda:", "cuda:x", None, 0]),
     "runtime.precision": (["auto", "fp32", "bf16", "fp16"], ["float32", "half", None]),

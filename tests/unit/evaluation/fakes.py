@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from txl.config import Config, ModelConfig, RunConfig
 from txl.evaluation.context import Point
-from txl.evaluation.measure import Learning, Measurement
+from txl.evaluation.learning import Learning
+from txl.evaluation.measure import Measurement
 from txl.evaluation.perplexity import Settings
 from txl.evaluation.speed import Speed
 
@@ -99,6 +100,7 @@ class FakeCache:
     def __init__(self, rows: list[list[int]], window: int | None) -> None:
         self.rows = rows
         self.window = window
+        self.nbytes = 123
 
     def select(self, rows: Sequence[int]) -> FakeCache:
         return FakeCache([list(self.rows[row]) for row in rows], self.window)
@@ -237,6 +239,7 @@ def measurement(name: str, points: Sequence[Point], speeds: Sequence[Speed] = ()
         "unknowns": 0,
         "incomparable": "",
         "points": tuple(points),
+        "groups": (),
         "speeds": tuple(speeds),
         "learning": learning,
         "step_seconds": (0.25, 0.2, 0.4),

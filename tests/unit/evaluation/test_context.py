@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.unit.evaluation.fakes import Reader, point, reader_nll
-from txl.evaluation import context
-from txl.evaluation.context import Text, compared, curve, sample_of, slid_contexts, slide
+from txl.evaluation import fresh
+from txl.evaluation.context import compared, curve, readings
+from txl.evaluation.fresh import Text, sample_of, slid_contexts, slide, stride
 from txl.evaluation.interval import ratio_interval
+from txl.evaluation.kept import Kept
 from txl.evaluation.perplexity import evaluate
 
 IDS = np.random.default_rng(6).integers(0, 13, 90).astype(np.uint8)
@@ -54,7 +59,7 @@ def test_slid_windows_are_read_a_bounded_number_at_a_time(monkeypatch: pytest.Mo
     model, targets = Reader(13, "slide"), sample_of(89, 25)
     whole = slide(model, TEXT, targets, 10)
     assert model.calls <= 10 + 1  # the windows cut short by the beginning, and the others together
-    monkeypatch.setattr(context, "WINDOW_TOKENS", 32)
+    monkeypatch.setattr(fresh, "WINDOW_TOKENS", 32)
     told: list[tuple[int, int]] = []
     assert slide(model, TEXT, targets, 10, progress=lambda *now: told.append(now)).tolist() == whole.tolist()
     assert told[-1] == (25, 25)
@@ -90,9 +95,16 @@ def test_a_curve_through_the_cache_scores_all_tokens_and_the_sample_among_them()
         ("window", 2, "sample"),
         ("window", 20, "all"),
         ("window", 20, "sample"),
+        ("truncated", 2, "sample"),
+        ("truncated", 20, "sample"),
     ]
     sample = sample_of(89, 25)
-    for p in points:
+    for p in points[6:]:
+        assert p.context is not None
+        wanted = np.array(reader_nll(IDS.tolist(), window=p.context - 1))[sample]
+        assert p.nats == pytest.approx(wanted.sum())
+        assert p.settings.window == p.settings.reach == p.context - 1
+    for p in points[:6]:
         wanted = np.array(reader_nll(IDS.tolist(), window=p.context))
         wanted = wanted if p.targets == "all" else wanted[sample]
         assert p.tokens == len(wanted)
@@ -123,7 +135,7 @@ def test_a_curve_of_absolute_positions_has_blocks_of_all_and_slid_windows_of_the
         assert p.nats == pytest.approx(wanted.sum())
         assert p.settings.window == p.settings.reach == p.context - 1
     assert told == sorted(told)
-    assert told[-1] == (90 + 25 * (4 + 8 + 16),) * 2
+    assert told[-1] == (89 + 25 * (4 + 8 + 16),) * 2
 
 
 def test_every_model_is_scored_on_the_same_sample() -> None:
@@ -138,6 +150,8 @@ def test_a_recurrent_state_has_one_unbounded_context() -> None:
     assert [(p.settings.kind, p.context, p.targets) for p in points] == [
         ("state", None, "all"),
         ("state", None, "sample"),
+        ("truncated", 4, "sample"),
+        ("truncated", 16, "sample"),
     ]
     assert points[0].nats == pytest.approx(sum(reader_nll(IDS.tolist(), window=None)))
 
@@ -177,3 +191,104 @@ def test_points_about_the_same_tokens_are_compared_and_others_are_not() -> None:
     assert compared(other) == [p.interval for p in other]
     broken = [same[0], point("window", 8, "sample", [*hard[:3], math.nan])]
     assert compared(broken)[0] == same[0].interval
+
+
+def test_a_kind_that_was_asked_for_comes_after_the_headline() -> None:
+    def found(kind: str, model: Reader, step: int | None = None) -> list[tuple[str, int | None, str]]:
+        read = readings(model, TEXT, (6, 9), kind=kind, stride=step, window=5, sample_targets=25, batch_size=3)
+        return [(r.settings.kind, r.context, r.targets) for r in read][2:]
+
+    for kind in ("at-least", "stride", "block"):
+        wanted = [(kind, c, targets) for c in (6, 9) for targets in ("all", "sample")]
+        assert found(kind, Reader(13), 4) == wanted
+    assert found("truncated", Reader(13)) == [("truncated", 6, "sample"), ("truncated", 9, "sample")]
+    assert found("truncated", Reader(13, "state")) == [("truncated", 6, "sample"), ("truncated", 9, "sample")]
+    assert found("truncated", Reader(13, "slide")) == [("slide", 6, "sample"), ("slide", 9, "sample")]
+    assert found("window", Reader(13)) == [("window", c, t) for c in (6, 9) for t in ("all", "sample")]
+    assert found("block", Reader(13, "slide")) == [("block", 9, "all"), ("block", 9, "sample")]  # 6 is the headline
+
+
+@pytest.mark.parametrize("kind", ["window", "slide", "state"])
+def test_fresh_passes_give_every_token_what_their_name_says(kind: str) -> None:
+    model = Reader(13, kind)
+    for name, context, step, least in (("at-least", 6, 4, 6), ("stride", 9, 4, 6), ("block", 9, None, 1)):
+        read = list(
+            readings(model, TEXT, (context,), kind=name, stride=step, window=5, sample_targets=25, batch_size=3)
+        )
+        *_, whole, sampled = read
+        step = step or context
+        wanted = []
+        for t in range(89):
+            seen = t % step + min(t - t % step, least - 1)  # tokens before the input in its pass
+            wanted += reader_nll(IDS.tolist(), window=seen, first=t, stop=t + 1)
+        assert whole.nll.tolist() == wanted
+        assert sampled.nll.tolist() == np.array(wanted)[sample_of(89, 25)].tolist()
+        assert whole.settings.reach == least + step - 2
+        assert whole.settings.stride == (None if name == "block" else step)
+
+
+def test_resets_cut_fresh_passes_too() -> None:
+    flags = np.isin(np.arange(90), [11, 40])
+    nll = stride(Reader(13), Text(IDS, TEXT.bytes_per_id, flags), 5, 5)
+    for t in range(89):
+        seen = t % 5 + min(t - t % 5, 4)
+        assert nll[t] == reader_nll(IDS.tolist(), window=seen, resets=[11, 40], first=t, stop=t + 1)[0]
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "step", "message"),
+    [
+        (Reader(13, "slide"), "window", None, "kind: found window for transformer, but its window is computed anew"),
+        (Reader(13, "state"), "window", None, "its state has no window; allowed: truncated"),
+        (Reader(13), "stride", None, "stride: found None with kind stride; allowed: a whole number of at least 1"),
+        (Reader(13), "stride", 7, "stride: found 7 with kind stride; .* at most the least context 6"),
+        (Reader(13), "sliding", None, "kind: found sliding; allowed: window, truncated, at-least, stride, block"),
+    ],
+)
+def test_a_kind_that_does_not_fit_is_refused(model: Reader, kind: str, step: int | None, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        list(readings(model, TEXT, (6, 9), kind=kind, stride=step, sample_targets=25, batch_size=3))
+
+
+def test_learned_positions_are_not_asked_for_more_than_they_have() -> None:
+    model = Reader(13, "slide", tgt_len=8)
+    model.config = replace(model.config, position="learned")
+    with pytest.raises(ValueError, match="contexts: found 9; allowed: at most 8, for learned positions end there"):
+        list(readings(model, TEXT, (6, 9), kind="truncated", sample_targets=25, batch_size=3))
+
+
+def test_what_was_kept_is_not_scored_again_and_gives_the_same_points(tmp_path: Path) -> None:
+    options = {"window": 5, "sample_targets": 25, "batch_size": 3}
+    facts = {"corpus": "c0ffee", "checkpoint": "abc"}
+    first = Reader(13)
+    read = list(readings(first, TEXT, (2, 20), **options, kept=Kept(tmp_path, facts)))
+    second = Reader(13)
+    told: list[tuple[int, int]] = []
+    again = list(
+        readings(second, TEXT, (2, 20), **options, kept=Kept(tmp_path, facts), progress=lambda *now: told.append(now))
+    )
+    assert (first.calls > 0, second.calls) == (True, 0)
+    assert [r.point(TEXT) for r in again] == [r.point(TEXT) for r in read]
+    assert told[-1] == (3 * 90 - 3 + 25 * 22, 3 * 90 - 3 + 25 * 22)
+    assert sorted(path.name for path in tmp_path.glob("*.npy")) == [
+        *("truncated-2.npy", "truncated-20.npy", "window-2.npy", "window-20.npy", "window-5.npy")
+    ]
+    manifest = json.loads((tmp_path / "truncated-20.json").read_text("utf-8"))
+    assert manifest["facts"] == facts
+    assert manifest["reading"]["positions"] == {"sample": 25, "of": 89, "seed": 0}
+    kept = np.load(tmp_path / "truncated-20.npy", allow_pickle=False)
+    assert kept.dtype == np.float32
+    np.testing.assert_allclose(kept, np.array(reader_nll(IDS.tolist(), window=19))[sample_of(89, 25)], rtol=1e-6)
+
+
+def test_what_was_kept_of_other_weights_or_another_sample_is_scored_anew(tmp_path: Path) -> None:
+    options = {"window": 5, "batch_size": 3, "kind": "truncated"}
+    list(readings(Reader(13), TEXT, (4,), sample_targets=25, **options, kept=Kept(tmp_path, {"checkpoint": "a"})))
+    for facts, count, fed in (({"checkpoint": "a"}, 25, False), ({"checkpoint": "a"}, 24, True), ({}, 24, True)):
+        model = Reader(13)
+        list(readings(model, TEXT, (4,), sample_targets=count, **options, kept=Kept(tmp_path, facts)))
+        assert (model.calls > 0) is fed
+    (tmp_path / "window-5.npy").write_bytes(b"broken")
+    model = Reader(13)
+    list(readings(model, TEXT, (4,), sample_targets=24, **options, kept=Kept(tmp_path, {})))
+    assert model.calls > 0

@@ -5,20 +5,40 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from txl.evaluation.interval import comparison_intervals, ratio_interval, stretch_sums
+from txl.evaluation.interval import comparison_intervals, ratio_interval, stretches_of, sums_by_stretch
 
 
-def test_stretches_are_consecutive_and_add_up() -> None:
-    assert stretch_sums(np.array([1, 2, 3, 4, 5]), 2) == (6.0, 9.0)
-    assert stretch_sums(np.array([1, 2]), 5) == (1.0, 2.0)
-    values = np.random.default_rng(0).random(1001)
-    assert len(stretch_sums(values)) == 64
-    assert sum(stretch_sums(values)) == pytest.approx(values.sum())
+def test_stretches_are_of_equal_length_where_documents_are_few() -> None:
+    assert stretches_of(5, None).tolist() == [0, 1, 2, 3, 4]
+    begins = stretches_of(1001, np.array([0, 10, 500]))
+    assert len(begins) == 64
+    assert set(np.diff(begins, append=1001).tolist()) == {15, 16}
 
 
-def test_sums_are_made_in_float64() -> None:
-    values = np.full(1 << 20, 0.1, dtype=np.float32)
-    assert stretch_sums(values, 1)[0] == pytest.approx((1 << 20) * float(np.float32(0.1)), rel=1e-12)
+def test_stretches_are_whole_documents_where_there_are_enough() -> None:
+    starts = np.array([0, *range(7, 1000, 40)])  # 26 documents
+    begins = stretches_of(1000, starts)
+    assert begins.tolist() == starts.tolist()
+    many = np.arange(0, 1000, 3)  # 334: as many as fit, each stretch of several
+    begins = stretches_of(1000, many)
+    assert len(begins) == 64
+    assert set(begins.tolist()) <= set(many.tolist())
+
+
+def test_sums_by_stretch_go_where_the_inputs_are_and_add_up() -> None:
+    begins = np.array([0, 3, 10])
+    assert sums_by_stretch(np.array([1, 2, 4, 8]), np.array([0, 2, 3, 9]), begins) == (3.0, 12.0, 0.0)
+    values = np.full(1 << 20, 0.1, dtype=np.float32)  # summed in float64
+    found = sums_by_stretch(values, np.arange(1 << 20), np.zeros(1, dtype=np.int64))
+    assert found[0] == pytest.approx((1 << 20) * float(np.float32(0.1)), rel=1e-12)
+
+
+def test_a_stretch_without_tokens_says_nothing() -> None:
+    assert ratio_interval([6.0, 0.0, 6.0, 0.0], [3.0, 0.0, 3.0, 0.0]) == (2.0, 2.0)
+    assert np.isnan(ratio_interval([6.0, 0.0], [3.0, 0.0])).all()
+    assert np.isnan(comparison_intervals([[6.0, 0.0], [5.0, 0.0]], [3.0, 0.0])).all()
+    rows = [[6.0, 0.0, 5.0], [3.0, 0.0, 2.0]]
+    assert comparison_intervals(rows, [3.0, 0.0, 3.0]) == comparison_intervals([[6.0, 5.0], [3.0, 2.0]], [3.0, 3.0])
 
 
 def test_equal_stretches_leave_no_doubt() -> None:

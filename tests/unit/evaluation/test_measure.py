@@ -27,6 +27,7 @@ from txl.evaluation.measure import Measurement, measure
 def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Timing a fake model takes Python's time."""
     monkeypatch.setattr(speed, "WORK_TOKENS", 64)
+    monkeypatch.setattr(speed, "TOKEN_STEPS", 4)
 
 
 SETTINGS = EvalConfig(window=3, batch_size=2, contexts=(2, 5), sample_targets=40)
@@ -76,6 +77,33 @@ def test_a_uniform_model_needs_log2_v_bits_a_token_shared_by_its_bytes(vocab_siz
             assert point.bits_per_byte == pytest.approx(math.log2(vocab_size) / 3, rel=1e-12)
 
 
+@pytest.mark.parametrize("kind", ["window", "slide", "state"])
+def test_bits_per_byte_are_those_of_batch_1_for_any_batch_and_a_short_document_beside_a_long_one(kind: str) -> None:
+    tokenizer = FakeTokenizer(13, lengths=[1, 2, 3, *[1] * 10])
+    corpus = fake_corpus(tokenizer, starts=[0, 3, 280])
+    found = []
+    for batch_size in (1, 3, 8):
+        settings = EvalConfig(window=None, batch_size=batch_size, contexts=(2, 5), sample_targets=40)
+        bundle = fake_bundle(Reader(13, kind), tokenizer, data=DataConfig(reset_memory=True))
+        points = measure(bundle, corpus, settings, timed=False).points
+        found.append([(p.settings.kind, p.context, p.targets, p.tokens, p.bits_per_byte) for p in points])
+    assert found[0] == found[1] == found[2]
+
+
+def test_the_headlines_loss_is_split_by_class_and_nothing_is_lost() -> None:
+    tokenizer = FakeTokenizer(13)
+    found = measure(fake_bundle(Reader(13), tokenizer), fake_corpus(tokenizer), SETTINGS, timed=False)
+    for targets in ("all", "sample"):
+        for by in {group.by for group in found.groups}:
+            mine = [g.point for g in found.groups if g.by == by and g.point.targets == targets]
+            whole = next(p for p in found.points if (p.context, p.targets) == (3, targets))
+            assert sum(p.tokens for p in mine) == whole.tokens
+            assert sum(p.nats for p in mine) == pytest.approx(whole.nats)
+    assert {group.by.split(" (")[0] for group in found.groups} == {
+        *("position in segment", "position in document", "share of the training text", "copied from")
+    }
+
+
 def test_special_tokens_stand_for_no_bytes() -> None:
     tokenizer = FakeTokenizer(4, lengths=[0, 1, 1, 1])
     corpus = fake_corpus(tokenizer)
@@ -120,9 +148,9 @@ def test_progress_names_the_run_and_what_it_does() -> None:
     found = measure(fake_bundle(Reader(13), tokenizer), fake_corpus(tokenizer), SETTINGS, lambda *now: told.append(now))
     assert list(dict.fromkeys(what for what, _, _ in told)) == ["scoring xl", "timing xl"]
     last = {what: (done, total) for what, done, total in told}
-    assert last["scoring xl"] == (900, 900)
-    assert last["timing xl"] == (3, 3)
-    assert [s.context for s in found.speeds] == [2, 3, 5]
+    assert last["scoring xl"] == (3 * 299 + 40 * (2 + 5), 3 * 299 + 40 * (2 + 5))  # windows, then fresh passes
+    assert last["timing xl"] == (6, 6)
+    assert [s.context for s in found.speeds if s.kind == "window"] == [2, 3, 5]
 
 
 def test_the_log_becomes_learning_curves_and_the_time_of_a_step() -> None:

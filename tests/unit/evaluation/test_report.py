@@ -7,6 +7,7 @@ import math
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -15,22 +16,35 @@ import pytest
 from tests.unit.evaluation.fakes import measurement, point
 from tests.unit.evaluation.test_summary import HARD, vanilla, xl
 from txl.evaluation import report, summary
+from txl.evaluation.caveats import caveats
 from txl.evaluation.measure import Measurement
-from txl.evaluation.report import DARK, LIGHT, PICTURES, draw, spread, write_report
+from txl.evaluation.recl import Gain, Recl
+from txl.evaluation.report import PICTURES, draw, write_report
+from txl.evaluation.report_axes import spread
+from txl.evaluation.report_pictures import DARK, LIGHT
 
 PNG = b"\x89PNG\r\n\x1a\n"
 COMMAND = "txl compare configs/quickstart.yaml run.dir='<here>'"
 
 
+LENGTHS = [
+    Recl("xl", 0.1, 192, False, 64, 0.01, 16, (Gain(64, 0.2), Gain(128, 0.1))),
+    Recl("xl", 1.0, 128, True, 64, 0.01, 160, (Gain(64, 0.1), Gain(128, 0.001))),
+    Recl("vanilla", 0.1, 64, True, 64, 0.01, 16, (Gain(64, 0.0),)),
+    Recl("vanilla", 1.0, 64, True, 64, 0.01, 160, (Gain(64, 0.0),)),
+]
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report of two runs."""
-    return write_report(tmp_path_factory.mktemp("runs") / "report", [xl(), vanilla()], command=COMMAND).parent
+    folder = tmp_path_factory.mktemp("runs") / "report"
+    return write_report(folder, [xl(), vanilla()], command=COMMAND, lengths=LENGTHS).parent
 
 
 def test_all_files_are_there_and_no_drafts(folder: Path) -> None:
     names = sorted(path.name for path in folder.iterdir())
-    assert names == ["context.png", "learning.png", "report.html", "report.json", "report.md", "speed.png"]
+    assert names == sorted([*PICTURES, "report.html", "report.json", "report.md"])
     for name in PICTURES:
         assert (folder / name).read_bytes().startswith(PNG)
 
@@ -40,6 +54,7 @@ def test_json_holds_the_measurements_the_answer_and_the_table(folder: Path) -> N
     assert [Measurement.from_json(json.dumps(m)) for m in record["measurements"]] == [xl(), vanilla()]
     assert record["answer"] == summary.answer([xl(), vanilla()])
     assert record["command"] == COMMAND
+    assert [found["length"] for found in record["effective_context_lengths"]] == [192, 128, 64, 64]
     assert len(record["table"]) == 3 + 4
     assert record["table"][0]["run"] == "xl"
 
@@ -71,7 +86,7 @@ def test_html_opens_by_itself(folder: Path) -> None:
     page = Page(text)
     assert page.open == []
     addresses = [value or "" for name, value in page.attributes if name in ("src", "srcset", "href")]
-    assert len(addresses) == 6
+    assert len(addresses) == 2 * len(PICTURES)
     assert all(address.startswith("data:image/png;base64,") for address in addresses)
     assert not re.search(r"https?:|<script|@import|url\(", text)
     assert ("content", "width=device-width, initial-scale=1") in page.attributes
@@ -86,19 +101,28 @@ def test_pages_hold_the_answer_the_numbers_the_samples_and_the_command(folder: P
     assert summary.answer(both) in text
     assert COMMAND in text
     assert xl().sample in text
-    for note in summary.caveats(both):
+    for note in caveats(both):
         assert note in text
     for row in summary.table(both, every_point=True)[1]:
         assert all(cell in text for cell in row)
+    for fact in (
+        "≥ 192",
+        "r = 0.1",
+        "363 at 800",
+        "copied from (8 tokens come again): 1 – 64",
+        "20.0 % (20.0 to 20.0)",
+    ):
+        assert fact in text
     for fact in ("3.11.4", "some cpu", "2.13.0", "ab" * 8, "0.25 (0.2 – 0.4)", "≠ model.arch", "10,001 tokens"):
         assert fact in text
 
 
 def test_markdown_tables_have_equal_columns(folder: Path) -> None:
     lines = (folder / "report.md").read_text(encoding="utf-8").splitlines()
-    tables = [line for line in lines if line.startswith("|")]
-    assert len(tables) > 20
-    assert {line.count("|") for line in tables} == {10, 4}
+    tables = [list(rows) for is_row, rows in groupby(lines, lambda line: line.startswith("|")) if is_row]
+    assert [len(table) for table in tables[:4]] == [2 + 5, 2 + 2, 2 + 2, 2 + 5]
+    for table in tables:
+        assert len({line.count("|") for line in table}) == 1
     for name in PICTURES:
         assert f"]({name})" in "\n".join(lines)
 

@@ -10,7 +10,7 @@ import torch
 from tests.unit.evaluation.fakes import Uniform
 from txl.config import ModelConfig
 from txl.evaluation import speed
-from txl.evaluation.speed import speed_of, speeds
+from txl.evaluation.speed import cached_twin, speed_of, speeds
 from txl.model import build_model
 
 
@@ -36,6 +36,7 @@ def test_median_and_spread_of_the_scored_tokens_a_second(kind: str, model_kind: 
     assert timed.high == pytest.approx(scored / 1)
     assert timed.fed_per_scored == fed
     assert timed.rows * timed.segment_tokens == 2048
+    assert timed.state_bytes == (123 if kind == "window" else 0)
     assert (timed.threads, timed.dtype, timed.device) == (torch.get_num_threads(), "float64", "cpu")
 
 
@@ -43,7 +44,7 @@ def test_one_run_is_not_counted_and_the_cache_is_full_before_the_clock_starts(mo
     monkeypatch.setattr(speed, "WORK_TOKENS", 64)
     model = Uniform(5)
     speed_of(model, "window", 20, batch_size=8, runs=5)
-    assert model.calls == 3 + 1 + 5  # 3 segments of 8 fill a window of 20
+    assert model.calls == 1 + 1 + 5  # a window of 20 is filled at once
     model = Uniform(5, "slide")
     speed_of(model, "slide", 16, batch_size=8, runs=6)
     assert model.calls == 1 + 6
@@ -53,12 +54,41 @@ def test_a_model_is_timed_at_its_contexts(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(speed, "WORK_TOKENS", 64)
     told: list[tuple[int, int]] = []
     timed = speeds(Uniform(5), (32, 8), batch_size=4, runs=5, progress=lambda *now: told.append(now))
-    assert [(s.kind, s.context) for s in timed] == [("window", 8), ("window", 32)]
-    assert told == [(1, 2), (2, 2)]
+    assert [(s.kind, s.context) for s in timed] == [("window", 8), ("token", 8), ("window", 32), ("token", 32)]
+    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
     timed = speeds(Uniform(5, "slide", tgt_len=8), (4, 16, 32), batch_size=4, runs=5)
     wanted = [(kind, context) for context, kind in itertools.product((4, 8, 16), ("slide", "block"))]
+    wanted += [(kind, context) for context, kind in itertools.product((4, 16, 32), ("kv", "kv-token"))]
     assert [(s.kind, s.context) for s in timed] == wanted
-    assert [(s.kind, s.context) for s in speeds(Uniform(5, "state"), (4, 8), batch_size=4)] == [("state", None)]
+    assert [(s.kind, s.context) for s in speeds(Uniform(5, "state"), (4, 8), batch_size=4)] == [
+        ("state", None),
+        ("token", None),
+    ]
+
+
+def test_one_token_at_a_time_is_fed_and_counted_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "TOKEN_STEPS", 10)
+    model = Uniform(5)
+    timed = speed_of(model, "token", 20, batch_size=8, runs=3)
+    assert (timed.rows, timed.segment_tokens, timed.fed_per_scored) == (1, 1, 1)
+    assert model.calls == 1 + (1 + 3) * 10
+
+
+def test_the_bytes_of_a_cache_are_those_of_its_keys_and_values() -> None:
+    config = ModelConfig(
+        n_layer=3, d_model=10, n_head=2, d_head=6, d_inner=8, tgt_len=16, mem_len=16, position="rotary"
+    )
+    timed = speed_of(build_model(config, 7), "token", 50, batch_size=4, runs=2)
+    assert timed.state_bytes == 2 * 3 * 50 * 2 * 6 * 4 + 8  # keys and values, layers, window, heads, features; the age
+
+
+def test_a_decoder_of_absolute_positions_has_a_twin_that_can_cache() -> None:
+    config = ModelConfig("transformer", 1, 8, 1, 4, 8, position="sinusoidal", tgt_len=16, mem_len=0, pre_lnorm=True)
+    twin = cached_twin(build_model(config, 7).double())
+    assert (twin.config.position, twin.vocab_size) == ("rotary", 7)
+    assert next(twin.parameters()).dtype == torch.float64
+    odd = cached_twin(build_model(ModelConfig("transformer", 1, 8, 1, 3, 8, position="none", mem_len=0), 7))
+    assert odd.config.position == "alibi"
 
 
 @pytest.mark.parametrize("arch", ["transformer_xl", "transformer"])

@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 
 from tests.unit.evaluation.fakes import measurement, point, speed
+from txl.evaluation.caveats import caveats
 from txl.evaluation.context import Point
 from txl.evaluation.interval import ratio_interval
 from txl.evaluation.measure import Measurement
+from txl.evaluation.payoff import Group
 from txl.evaluation.summary import (
     Metric,
     answer,
     at_best_use,
-    caveats,
     change,
     labels,
     metric_of,
@@ -25,6 +26,19 @@ from txl.evaluation.summary import (
 )
 
 HARD = np.random.default_rng(8).uniform(15, 25, size=16)
+
+
+def groups(kind: str, factor: float) -> tuple[Group, ...]:
+    """A question of two classes on the sample, and one on all tokens."""
+    copied = "copied from (8 tokens come again)"
+    near, new = (point(kind, 64, "sample", factor * share * HARD, each=5) for share in (0.25, 0.75))
+    depth = [point("block" if kind == "slide" else kind, 64, "all", factor * HARD, each=50) for _ in range(2)]
+    return (
+        Group(copied, "1 – 64", near),
+        Group(copied, "further or never", new),
+        Group("position in segment", "1", depth[0]),
+        Group("position in segment", "2 – 64", depth[1]),
+    )
 
 
 def xl(**changes: object) -> Measurement:
@@ -37,7 +51,7 @@ def xl(**changes: object) -> Measurement:
         point("window", 256, "sample", 0.95 * HARD),
     ]
     speeds = [speed("window", c, 10_000.0) for c in (16, 64, 256)]
-    return measurement("xl", points, speeds, **changes)
+    return measurement("xl", points, speeds, **{"groups": groups("window", 1.0), **changes})
 
 
 def vanilla(factor: float = 1.25, **changes: object) -> Measurement:
@@ -49,7 +63,7 @@ def vanilla(factor: float = 1.25, **changes: object) -> Measurement:
         point("slide", 128, "sample", 1.1 * HARD),
     ]
     speeds = [speed("slide", 64, 100.0), speed("block", 64, 20_000.0)]
-    return measurement("vanilla", points, speeds, **changes)
+    return measurement("vanilla", points, speeds, **{"groups": groups("slide", factor), **changes})
 
 
 def test_bits_per_byte_unless_a_tokenizer_forbids_it() -> None:
@@ -178,6 +192,21 @@ def test_the_table_has_each_runs_own_context_by_every_reading_and_its_best_point
     assert [row[2] for row in table([xl()], every_point=True)[1]] == ["16", "64", "256"]
 
 
+def test_a_column_that_says_nothing_is_left_out() -> None:
+    untimed = measurement("xl", xl().points)
+    assert table([untimed])[0] == (
+        "run",
+        "reads by",
+        "context",
+        "tokens",
+        "bits per byte",
+        "same 160 tokens",
+        "95 % interval",
+    )
+    sampled = measurement("xl", [p for p in vanilla().points if p.settings.kind == "slide"])
+    assert "tokens" not in table([sampled])[0]
+
+
 def test_speed_is_looked_up_by_kind_and_context() -> None:
     m = vanilla()
     assert speed_at(m, m.headline) == m.speeds[1]
@@ -186,9 +215,10 @@ def test_speed_is_looked_up_by_kind_and_context() -> None:
 
 def test_caveats_say_what_forbids_a_comparison() -> None:
     plain = caveats([xl(), vanilla()])
-    assert len(plain) == 2
-    assert "one from each of 160 equal parts" in plain[0]
-    assert "16 stretches" in plain[1]
+    assert len(plain) == 3
+    assert plain[0].startswith("The short table has, of each run, its own context")
+    assert "one from each of 160 equal parts" in plain[1]
+    assert "16 stretches" in plain[2]
     text = " ".join(caveats([xl(), vanilla(incomparable="3 of the scored tokens are <unk>", tokenizer_hash="ff")]))
     assert (
         "vanilla: bits per byte are not comparable with other tokenizers', because 3 of the scored tokens are <unk>."

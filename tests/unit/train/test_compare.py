@@ -13,7 +13,7 @@ from txl.checkpoint import CheckpointError
 from txl.config import Config, ConfigError, apply_overrides
 from txl.data import prepare
 from txl.evaluation.measure import Measurement
-from txl.train.compare import corpus_for, loaded, measured_run, reported
+from txl.train.compare import corpus_for, effective_lengths, loaded, measured_run, reported
 from txl.train.loop import train
 
 TINY = (
@@ -57,6 +57,27 @@ def test_it_is_made_anew_for_other_settings_or_when_damaged(config: Config) -> N
     kept.write_text('{"name": 3}', encoding="utf-8")
     assert measured_run(config).points == first.points
     assert Measurement.from_json(kept.read_text("utf-8")).points == first.points
+
+
+def test_effective_lengths_come_from_the_losses_that_were_kept(config: Config) -> None:
+    asked = dataclasses.replace(config, eval=dataclasses.replace(config.eval, contexts=(3, 9), recl_step=3))
+    assert effective_lengths([config], ["a"]) == []  # no step, so nobody asked
+    measured_run(asked)
+    twice = effective_lengths([asked, asked], ["a", "b"])
+    assert [(found.model, found.share, found.step) for found in twice] == [
+        (name, share, 3) for name in ("a", "b") for share in (0.1, 0.5, 1.0)
+    ]
+    assert [found.length for found in twice[:3]] == [found.length for found in twice[3:]]
+    kept = Path(config.run.dir) / "report/eval/test"
+    manifest = json.loads((kept / "truncated-6.json").read_text("utf-8"))
+    assert manifest["facts"]["corpus"] == prepare(config).fingerprint
+    (kept / "truncated-6.npy").write_bytes(b"")
+    assert effective_lengths([asked], ["a"]) == []
+    other = dataclasses.replace(asked, eval=dataclasses.replace(asked.eval, sample_targets=15))
+    measured_run(other)  # mends the file, on other tokens
+    longest = json.loads((kept / "truncated-9.json").read_text("utf-8"))
+    (kept / "truncated-9.json").write_text(json.dumps(longest | {"facts": {"corpus": "another"}}), encoding="utf-8")
+    assert effective_lengths([asked], ["a"]) == []
 
 
 def test_what_a_report_holds_is_read_back(config: Config, tmp_path: Path) -> None:

@@ -1,0 +1,340 @@
+"""Quality for time: bits per byte after so many minutes of training, ours against x-transformers' decoder (row Q1).
+
+python benchmarks/bench_quality.py FOLDER [--minutes N] -> a table, one JSON line. FOLDER holds train/ valid/ test/ with
+books as text.
+
+Physics: both read as much text as the machine manages in the minutes, at equal parameters and in the same precision, so
+speed is quality. Each contender's learning rate is the best of the same grid after `--tune-minutes`, judged on
+validation text; then one run of `--minutes`. Both follow a cosine with a twentieth of warm-up. What counts are the
+bits per byte of the first 200,000 bytes of the test text: ours through its cache; theirs with memory carried along, or
+without memory in windows moved by a quarter, which favours them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import txl
+from txl.config import Config, ModelConfig, load_config
+from txl.runtime import multiplies_bf16
+from txl.train.folder import read_result
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIG = ROOT / "configs/quality.yaml"
+PLACE = ROOT / "build/peers"
+TEST_BYTES = 200_000
+VALID_BYTES = 50_000
+ADAMW_RATES = (1e-3, 2e-3, 4e-3)
+MUON_RATES = (0.01, 0.02, 0.04)
+"""Of the matrices; everything else is AdamW's at MUON_ADAMW_RATE."""
+MUON_ADAMW_RATE = 3e-3
+CALIBRATING_STEPS = 12
+WARM_UP = 0.05
+CLIP = 1.0
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A variant of x-transformers' decoder, rotary positions throughout."""
+
+    mem_len: int
+    tgt_len: int
+    optimizer: str
+
+
+PEERS = {
+    "x-transformers no-memory AdamW": Peer(0, 256, "adamw"),
+    "x-transformers no-memory Muon": Peer(0, 256, "muon"),
+    "x-transformers memory AdamW": Peer(128, 128, "adamw"),
+    "x-transformers memory Muon": Peer(128, 128, "muon"),
+}
+OURS = {"txl AdamW": "adamw", "txl Muon": "muon"}
+
+
+def main() -> None:
+    """Tune and train every contender, then print the table and the JSON line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--minutes", type=float, default=12.0, help="of training, each contender (12)")
+    parser.add_argument("--tune-minutes", type=float, help="of each rate of the grid (a sixth of --minutes)")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only", help="contenders whose name holds one of these words, with commas between")
+    parser.add_argument("--set", nargs="*", default=[], metavar="k=v", help="settings of ours on top of the config")
+    given = parser.parse_args()
+    wanted = [word.strip() for word in given.only.split(",")] if given.only else [""]
+    names = [name for name in (*OURS, *PEERS) if any(word in name for word in wanted)]
+    if any(name in PEERS for name in names):
+        if not (PLACE / "x_transformers").exists():
+            sys.exit("x-transformers is not installed: run scripts/peers_env, then this again (or --only txl)")
+        sys.path.append(str(PLACE))
+    torch.set_num_threads(given.threads)
+    tune_minutes = given.minutes / 6 if given.tune_minutes is None else given.tune_minutes
+    texts = Texts.read(given.folder)
+    rows = []
+    for name in names:
+        contender: Ours | Theirs = (
+            Ours(name, OURS[name], given.folder, given.set, given.threads)
+            if name in OURS
+            else Theirs(PEERS[name], texts)
+        )
+        rates = MUON_RATES if contender.optimizer == "muon" else ADAMW_RATES
+        tuned = {rate: contender.train(rate, tune_minutes).valid_bits for rate in rates}
+        best = min(tuned, key=lambda rate: tuned[rate] if math.isfinite(tuned[rate]) else math.inf)
+        result = contender.train(best, given.minutes)
+        row = {"name": name, "lr": best, "tuned": tuned, **vars(result), "bits": contender.test_bits(texts)}
+        rows.append(row | {"parameters": contender.parameters})
+        print(f"{name}: {rows[-1]['bits']:.4f} bits per byte, rate {best}, {result.tokens:,} tokens", flush=True)
+    finish(rows, given.minutes, given.threads)
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Bytes of the three splits, documents in the order of their names."""
+
+    train: np.ndarray
+    valid: np.ndarray
+    test: np.ndarray
+
+    @staticmethod
+    def read(folder: Path) -> Texts:
+        """Every file of FOLDER/train, valid and test."""
+        parts = []
+        for name in ("train", "valid", "test"):
+            files = sorted(path for path in (folder / name).glob("*") if path.is_file())
+            if not files:
+                sys.exit(f"{folder / name}: found no file; allowed: a folder with books as text")
+            parts.append(np.frombuffer(b"".join(path.read_bytes() for path in files), np.uint8))
+        return Texts(*parts)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run: bits per byte of the validation text, tokens read, seconds it took."""
+
+    valid_bits: float
+    tokens: int
+    seconds: float
+
+
+class Ours:
+    """txl under configs/quality.yaml, each run a `txl train` of as many steps as fit into the minutes."""
+
+    def __init__(self, name: str, optimizer: str, folder: Path, changes: Sequence[str], threads: int) -> None:
+        self.optimizer = optimizer
+        places = [f"data.{split}={folder.absolute() / split}" for split in ("train", "valid", "test")]
+        named = ["optim.name=muon", f"optim.lr={MUON_ADAMW_RATE}"] if optimizer == "muon" else []
+        self.words = [*places, *named, f"runtime.threads={threads}", "run.resume=never", *changes]
+        self.folder = ROOT / "build/quality" / f"{optimizer}-{os.getpid()}"
+        self.parameters = n_parameters(txl.build_model(load_config(CONFIG, self.words).model, 256))
+        self.latest: Config | None = None
+
+    def train(self, rate: float, minutes: float) -> Trained:
+        """Take a few steps to learn what one takes, then a run of that many minutes."""
+        key = "optim.muon_lr" if self.optimizer == "muon" else "optim.lr"
+        seconds = self._run([f"{key}={rate}"], CALIBRATING_STEPS, "calibrating").seconds / CALIBRATING_STEPS
+        return self._run([f"{key}={rate}"], max(20, round(60 * minutes / seconds)), f"{minutes:g}-minutes")
+
+    def _run(self, words: Sequence[str], steps: int, name: str) -> Trained:
+        warm = max(1, round(WARM_UP * steps))
+        place = self.folder / f"{name}-{time.time_ns()}"
+        every = [*words, f"train.max_steps={steps}", f"optim.warmup_steps={warm}", f"run.dir={place}"]
+        config = load_config(CONFIG, [*self.words, *every])
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-m", "txl", "train", str(CONFIG), *self.words, *every]
+        subprocess.run(command, check=True, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
+        records = [json.loads(line) for line in (place / "metrics.jsonl").read_text("utf-8").splitlines()]
+        seen, taken = 0, []
+        for record in records:
+            taken.append((record["tokens"] - seen) / record["tokens_per_second"])
+            seen = record["tokens"]
+        seconds = sum(taken) if name != "calibrating" else statistics.median(taken) * len(taken)
+        result = read_result(place)
+        assert result is not None
+        if self.latest is not None:  # the model asked about is always the latest; others would fill the disk
+            shutil.rmtree(self.latest.run.dir, ignore_errors=True)
+        self.latest = config
+        return Trained(float(result["valid_bits_per_byte"] or math.inf), seen, seconds)
+
+    def test_bits(self, texts: Texts) -> float:
+        """Through the cache of the latest run's model, at its own window."""
+        assert self.latest is not None
+        bundle = txl.load(self.latest.run.dir, "newest")
+        found = txl.evaluate(bundle.model, texts.test[:TEST_BYTES], batch_size=8)
+        return found.nats / found.tokens / math.log(2)
+
+
+class Theirs:
+    """x-transformers' decoder with rotary positions, of as many parameters as ours."""
+
+    def __init__(self, peer: Peer, texts: Texts) -> None:
+        self.peer, self.texts, self.optimizer = peer, texts, peer.optimizer
+        config = load_config(CONFIG)
+        self.rows = config.data.batch_size * config.model.tgt_len // peer.tgt_len
+        self.shape = config.model
+        self.target = n_parameters(txl.build_model(config.model, 256))
+        self.model = self._fresh()
+        self.parameters = n_parameters(self.model)
+
+    def _fresh(self) -> Any:
+        """A new model; its inner width is what makes the parameters equal."""
+        width = self.shape.d_inner
+        for _ in range(3):  # each inner feature costs the same, so the second try fits already
+            torch.manual_seed(1)
+            model = decoder(self.shape, self.peer, width)
+            width += round((self.target - n_parameters(model)) / (self.shape.n_layer * (2 * self.shape.d_model + 1)))
+        return model
+
+    def train(self, rate: float, minutes: float) -> Trained:
+        """Adam or Muon under a cosine over the minutes, which the clock decides."""
+        self.model = self._fresh().train()
+        optimizers = self._optimizers(rate)
+        peaks = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
+        memory: Any = None
+        tokens, begun, draw = 0, time.monotonic(), np.random.default_rng(1)
+        stream = self._segments() if self.peer.mem_len else None
+        while (done := (time.monotonic() - begun) / (60 * minutes)) < 1:
+            share = min(1.0, done / WARM_UP) if done < WARM_UP else 0.5 + 0.5 * math.cos(math.pi * done)
+            groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+            for group, peak in zip(groups, peaks, strict=True):
+                group["lr"] = peak * share
+            ids = next(stream) if stream is not None else self._crops(draw)
+            with autocast():
+                logits, memory = self._read(ids[:, :-1], memory)
+            loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten())
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+            tokens += ids[:, 1:].numel()
+        seconds = time.monotonic() - begun
+        return Trained(self._bits(self.texts.valid[:VALID_BYTES]), tokens, seconds)
+
+    def test_bits(self, texts: Texts) -> float:
+        """Of the latest run's model."""
+        return self._bits(texts.test[:TEST_BYTES])
+
+    def _optimizers(self, rate: float) -> list[torch.optim.Optimizer]:
+        """AdamW for everything, or Muon for the matrices of the layers and AdamW for the rest."""
+        named = dict(self.model.named_parameters())
+        if self.optimizer == "adamw":
+            return [torch.optim.AdamW(named.values(), lr=rate, weight_decay=0.0)]
+        matrices = [p for name, p in named.items() if p.ndim == 2 and "attn_layers" in name]
+        ids = {id(p) for p in matrices}
+        rest = [p for p in named.values() if id(p) not in ids]
+        muon = torch.optim.Muon(matrices, lr=rate, weight_decay=0.0, momentum=0.95)
+        return [muon, torch.optim.AdamW(rest, lr=MUON_ADAMW_RATE, weight_decay=0.0)]
+
+    def _read(self, ids: Tensor, memory: Any) -> tuple[Tensor, Any]:
+        """Logits of a segment, after its memory where the variant has one."""
+        if not self.peer.mem_len:
+            return self.model(ids), None
+        logits, memory = self.model(ids, mems=memory, return_mems=True)
+        return logits, [rows.detach() for rows in memory]
+
+    def _crops(self, draw: np.random.Generator) -> Tensor:
+        """Segments from anywhere in the training text."""
+        length = self.peer.tgt_len + 1
+        first = draw.integers(0, len(self.texts.train) - length, self.rows)
+        return torch.from_numpy(self.texts.train[first[:, None] + np.arange(length)].astype(np.int64))
+
+    def _segments(self) -> Any:
+        """Segments of parallel streams, for ever: memory needs what went before."""
+        ids, length = self.texts.train, self.peer.tgt_len
+        stream = (len(ids) - 1) // self.rows
+        while True:
+            for at in range(0, stream - length, length):
+                place = np.arange(self.rows)[:, None] * stream + at + np.arange(length + 1)
+                yield torch.from_numpy(ids[place].astype(np.int64))
+
+    @torch.no_grad()
+    def _bits(self, ids: np.ndarray) -> float:
+        """Bits per byte of all but the first byte."""
+        self.model.eval()
+        text = torch.from_numpy(ids.astype(np.int64))[None]
+        length = self.peer.tgt_len
+        step = length if self.peer.mem_len else length // 4
+        nats, memory, count = 0.0, None, text.shape[1] - 1
+        for at in range(0, count, step):
+            begin = at if self.peer.mem_len else max(0, at + step - length)
+            stop = min(at + step, count)
+            with autocast():
+                logits, memory = self._read(text[:, begin:stop], memory)
+            scored = logits[0, at - begin :].float()
+            nats += float(torch.nn.functional.cross_entropy(scored, text[0, at + 1 : stop + 1], reduction="sum"))
+        return nats / count / math.log(2)
+
+
+def decoder(shape: ModelConfig, peer: Peer, width: int) -> Any:
+    """x-transformers' decoder of our sizes, its feed-forward `width` wide."""
+    from x_transformers import Decoder, TransformerWrapper
+
+    layers = Decoder(
+        dim=shape.d_model,
+        depth=shape.n_layer,
+        heads=shape.n_head,
+        attn_dim_head=shape.d_head,
+        ff_mult=width / shape.d_model,
+        rotary_pos_emb=True,
+        attn_flash=True,
+    )
+    return TransformerWrapper(
+        num_tokens=256,
+        max_seq_len=peer.tgt_len + peer.mem_len,
+        max_mem_len=peer.mem_len,
+        use_abs_pos_emb=False,
+        attn_layers=layers,
+        tie_embedding=True,
+    )
+
+
+def autocast() -> torch.autocast:
+    """The precision that `runtime.precision: auto` gives ours on a CPU."""
+    return torch.autocast("cpu", dtype=torch.bfloat16, enabled=multiplies_bf16("cpu"))
+
+
+def n_parameters(model: torch.nn.Module) -> int:
+    """Numbers a model learns."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def finish(rows: Sequence[dict[str, Any]], minutes: float, threads: int) -> None:
+    """The table, then everything as one JSON line."""
+    print(f"\n{'contender':<36}{'bits/byte':>10}{'rate':>8}{'tokens':>12}{'tokens/s':>10}{'parameters':>12}")
+    for row in sorted(rows, key=lambda row: row["bits"]):
+        speed = row["tokens"] / row["seconds"]
+        numbers = f"{row['bits']:>10.4f}{row['lr']:>8g}{row['tokens']:>12,}{speed:>10,.0f}{row['parameters']:>12,}"
+        print(f"{row['name']:<36}{numbers}")
+    ours = min((row["bits"] for row in rows if row["name"] in OURS), default=None)
+    theirs = min((row["bits"] for row in rows if row["name"] in PEERS), default=None)
+    below = None if ours is None or theirs is None else 1 - ours / theirs
+    if below is not None:
+        print(f"ours is {100 * below:.1f} % below their best; aimed at: at least 5 %")
+    peers = {} if theirs is None else {"x-transformers": version("x-transformers")}
+    packages = {"torch": torch.__version__, "txl": txl.__version__, "python": platform.python_version(), **peers}
+    cpu = torch.cpu.get_capabilities().get("cpu_name") or platform.machine()
+    record = {"benchmark": "bench_quality", "minutes": minutes, "test_bytes": TEST_BYTES, "rows": rows, "below": below}
+    record |= {"cpu": cpu, "threads": threads, "bf16": multiplies_bf16("cpu"), "packages": packages}
+    print(json.dumps(record))
+
+
+if __name__ == "__main__":
+    main()

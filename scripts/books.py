@@ -1,0 +1,277 @@
+"""The experiment on books: trains and measures what is missing, then writes the report; what is done is never repeated.
+
+A folder of books -> runs under runs/books -> report.html, pictures and books.json. Every run is a `txl train` that can
+be repeated alone; its command stands in the record. Knows nothing of how a run is trained or measured.
+
+    tune    each candidate at each rate of the grid, for a quarter of the steps, judged on the validation text
+    train   each model at its best rate: three seeds for xl and vanilla, one for the others
+    time    vanilla again, with as many more steps as xl's training time allows
+    measure bits per byte on the test text, context curves, effective context, speeds; the first seeds side by side
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from txl.config import Config, load_config
+from txl.evaluation.measure import Measurement
+from txl.evaluation.report import write_report
+from txl.evaluation.summary import Metric, at_best_use, change
+from txl.terminal import progress
+from txl.train.compare import effective_lengths, measured_run
+from txl.train.folder import read_result
+from txl.train.loop import is_finished
+
+ROOT = Path(__file__).resolve().parents[1]
+RATES = ("1e-3", "2e-3", "4e-3")
+SEEDS = (1111, 2222, 3333)
+CANDIDATES: dict[str, dict[str, list[str]]] = {
+    "xl": {"xl": []},
+    "xl-no-memory": {"xl-no-memory": []},
+    "vanilla": {
+        "vanilla-full": [],
+        "vanilla-half": ["train.loss=half"],
+        "vanilla-full-long": ["model.tgt_len=256", "data.batch_size=16"],
+        "vanilla-half-long": ["train.loss=half", "model.tgt_len=256", "data.batch_size=16"],
+    },
+    "lstm": {"lstm": []},
+}
+"""Of each model what is tuned: for vanilla both losses, with segments of T and of T + M tokens and as many in a
+step."""
+BITS = Metric("bits per byte")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is done: everything, or the small form."""
+
+    runs: Path
+    out: Path
+    steps: int
+    tuning_steps: int
+    seeds: Sequence[int]
+    changes: Sequence[str]
+
+
+def plan_of(small: bool, steps: int | None) -> Plan:
+    """The plan; `steps` shortens the small one further, to try the script."""
+    if not small:
+        return Plan(Path("runs/books"), Path("docs/books"), 2000, 500, SEEDS, ())
+    changes = ["eval.contexts=32,64,128,256,512", "eval.sample_targets=1000", "eval.max_tokens=50000"]
+    steps = steps or 400
+    return Plan(Path("runs/books-small"), Path("build/books-small"), steps, steps // 4, SEEDS[:1], changes)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Do what is missing, and write the report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="holds train/, valid/ and test/ with books as text")
+    parser.add_argument("--small", action="store_true", help="a fifth of the steps, one seed, to build/books-small")
+    parser.add_argument("--steps", type=int, help="steps of a run of the small form")
+    given = parser.parse_args(words)
+    for name in ("train", "valid", "test"):
+        if not (given.folder / name).is_dir():
+            sys.exit(
+                f"{given.folder}: found no folder {name}; it must hold train/, valid/ and test/ with books as text"
+            )
+    run(plan_of(given.small, given.steps), given.folder.absolute())
+
+
+def run(plan: Plan, folder: Path) -> None:
+    """Everything, in the repository's folder, so that configs and reports name no place of this machine."""
+    os.chdir(ROOT)
+    link = plan.runs / "texts"
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(folder, target_is_directory=True)
+    texts = [f"data.{name}={link / name}" for name in ("train", "valid", "test")]
+    chosen, tuned = tune(plan, texts)
+    runs: dict[str, list[Config]] = {}
+    for model, settings in chosen.items():
+        seeds = plan.seeds if model in ("xl", "vanilla") else plan.seeds[:1]
+        for number, seed in enumerate(seeds, start=1):
+            place = [f"run.dir={plan.runs / model}-{number}", f"run.seed={seed}", f"train.max_steps={plan.steps}"]
+            runs.setdefault(model, []).append(trained(model, [*texts, *settings, *plan.changes, *place]))
+    equal = equal_time(plan, runs, [*texts, *chosen["vanilla"], *plan.changes])
+    report(plan, folder, runs, equal, tuned)
+
+
+def tune(plan: Plan, texts: Sequence[str]) -> tuple[dict[str, list[str]], dict[str, Any]]:
+    """The settings of each model that were best on the validation text, and every result of the grid."""
+    chosen: dict[str, list[str]] = {}
+    tuned: dict[str, Any] = {}
+    for model, candidates in CANDIDATES.items():
+        results = {}
+        for name, settings in candidates.items():
+            for rate in RATES:
+                place = [f"run.dir={plan.runs / 'tuning' / name}-{rate}", f"train.max_steps={plan.tuning_steps}"]
+                warm = [f"optim.warmup_steps={max(1, plan.tuning_steps // 10)}", f"optim.lr={rate}"]
+                config = trained(model, [*texts, *settings, *plan.changes, *place, *warm])
+                results[name, rate] = valid_bits(config)
+        name, rate = min(results, key=lambda key: results[key])
+        chosen[model] = [*candidates[name], f"optim.lr={rate}"]
+        if plan.steps < 2000:
+            chosen[model].append(f"optim.warmup_steps={max(1, plan.steps // 10)}")
+        tuned[model] = {
+            "chosen": chosen[model],
+            "valid_bits_per_byte": {f"{name} {rate}": bits for (name, rate), bits in results.items()},
+        }
+        print(f"{model}: {' '.join(chosen[model])}", flush=True)
+    return chosen, tuned
+
+
+def trained(model: str, words: Sequence[str]) -> Config:
+    """The config of a run that is finished when this returns; trained in a process of its own where it was not."""
+    path = Path("configs/books") / f"{model}.yaml"
+    config = load_config(path, list(words))
+    if not is_finished(config):
+        command = [sys.executable, "-m", "txl", "train", str(path), *words]
+        done = subprocess.run(command, check=False)
+        if done.returncode:
+            sys.exit(
+                f"{config.run.dir}: training ended with code {done.returncode}; the same command goes on from there"
+            )
+    return config
+
+
+def valid_bits(config: Config) -> float:
+    """Bits per byte of a finished run on the validation text; infinity where they are not finite."""
+    result = read_result(Path(config.run.dir)) or {}
+    bits = result.get("valid_bits_per_byte")
+    return math.inf if bits is None else float(bits)
+
+
+def training_seconds(config: Config) -> float:
+    """Seconds of all steps of a run, each at the rate it was logged with."""
+    lines = (Path(config.run.dir) / "metrics.jsonl").read_text("utf-8").splitlines()
+    records = [json.loads(line) for line in lines]
+    seen, seconds = 0, []
+    for record in records:
+        seconds.append((record["tokens"] - seen) / record["tokens_per_second"])
+        seen = record["tokens"]
+    return statistics.median(seconds) * len(seconds)
+
+
+def equal_time(plan: Plan, runs: dict[str, list[Config]], settings: Sequence[str]) -> Config:
+    """Vanilla trained for as long as xl was: more steps, by what a step of each takes (medians, so pauses do not
+    count)."""
+    ratio = training_seconds(runs["xl"][0]) / training_seconds(runs["vanilla"][0])
+    held = plan.runs / "equal-time-steps.json"
+    if not held.exists():  # measured once: a run that goes on must keep its schedule
+        held.write_text(json.dumps({"steps": max(plan.steps, round(plan.steps * ratio)), "ratio": ratio}))
+    steps = json.loads(held.read_text())["steps"]
+    place = [f"run.dir={plan.runs / 'vanilla-equal-time'}", f"run.seed={SEEDS[0]}", f"train.max_steps={steps}"]
+    return trained("vanilla", [*settings, *place])
+
+
+def report(plan: Plan, folder: Path, runs: dict[str, list[Config]], equal: Config, tuned: dict[str, Any]) -> None:
+    """Measure every run, the first seeds and the equal-time one wholly, and write the pages and numbers."""
+    first = [*((configs[0], model) for model, configs in runs.items()), (equal, "vanilla, equal time")]
+    others = [config for configs in runs.values() for config in configs[1:]]
+    with progress() as told:
+        whole = [replace(measured_run(config, report=told), name=name) for config, name in first]
+        short = {config.run.dir: measured_run(headline_only(config), report=told) for config in others}
+    lengths = effective_lengths([config for config, _ in first[:-1]], [name for _, name in first[:-1]])
+    command = f"scripts/reproduce_books.sh {'--small ' if plan.steps < 2000 else ''}FOLDER"
+    write_report(plan.out, whole, command=command, lengths=lengths)
+    (plan.out / "report.json").unlink()  # megabytes; books.json has what a reader checks
+    by_model = {
+        model: [whole[i], *(short[c.run.dir] for c in configs[1:])] for i, (model, configs) in enumerate(runs.items())
+    }
+    record = {
+        "command": command,
+        "books": {name: sorted(path.name for path in (folder / name).iterdir()) for name in ("train", "valid", "test")},
+        "corpus": whole[0].corpus_hash,
+        "rates_tried": RATES,
+        "tuning_steps": plan.tuning_steps,
+        "tuned": tuned,
+        "runs": [facts(m) for measured in by_model.values() for m in measured] + [facts(whole[-1])],
+        "models": {model: over_seeds(measured) for model, measured in by_model.items()},
+        "xl_against_vanilla": [against(a, b) for a, b in zip(by_model["xl"], by_model["vanilla"], strict=True)],
+        "xl_against_vanilla_at_equal_time": against(by_model["xl"][0], whole[-1]),
+        "xl_at_longer_contexts": longer(by_model["xl"][0]),
+        "effective_context_lengths": [vars(found) | {"gains": [vars(g) for g in found.gains]} for found in lengths],
+        "speeds": {m.name: [vars(s) for s in m.speeds] for m in whole},
+        "environment": whole[0].environment,
+    }
+    (plan.out / "books.json").write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    for model, entry in record["models"].items():
+        print(f"{model}: {entry['bits_per_byte']} bits per byte at best use on the sample, {entry['seeds']} seed(s)")
+    for number, entry in enumerate(
+        [*record["xl_against_vanilla"], record["xl_against_vanilla_at_equal_time"]], start=1
+    ):
+        print(f"xl against vanilla, {'seed ' + str(number) if number <= len(plan.seeds) else 'equal time'}: {entry}")
+    print(f"report: {os.path.relpath(plan.out / 'report.html')}")
+
+
+def headline_only(config: Config) -> Config:
+    """The config measured up to its own context alone, on the same sample."""
+    contexts = tuple(context for context in config.eval.contexts if context <= config.model.tgt_len)
+    return replace(config, eval=replace(config.eval, contexts=contexts, recl_step=None))
+
+
+def facts(m: Measurement) -> dict[str, Any]:
+    """What a reader checks of one run."""
+    best = at_best_use(m)
+    low, high = best.interval
+    return {
+        "run": m.name,
+        "parameters": m.parameters,
+        "trained_tokens": m.trained_tokens,
+        "seed": m.config["run"]["seed"],
+        "lr": m.config["optim"]["lr"],
+        "model": m.config["model"],
+        "loss": m.config["train"]["loss"],
+        "bits_per_byte": BITS.of(m.headline),
+        "tokens": m.headline.tokens,
+        "kind": m.headline.settings.kind,
+        "best_use": {"kind": best.settings.kind, "context": best.context, "tokens": best.tokens},
+        "bits_per_byte_at_best_use": BITS.of(best),
+        "interval_95": [BITS.of(best, low), BITS.of(best, high)],
+        "step_seconds": m.step_seconds,
+        "curve": [
+            {"kind": p.settings.kind, "context": p.context, "targets": p.targets, "bits_per_byte": BITS.of(p)}
+            for p in m.points
+        ],
+    }
+
+
+def over_seeds(measured: Sequence[Measurement]) -> dict[str, Any]:
+    """Mean and spread over seeds of the bits per byte at best use."""
+    bits = [BITS.of(at_best_use(m)) for m in measured]
+    spread = statistics.stdev(bits) if len(bits) > 1 else None
+    return {"bits_per_byte": round(statistics.mean(bits), 4), "standard_deviation": spread, "seeds": len(bits)}
+
+
+def against(a: Measurement, b: Measurement) -> dict[str, Any] | None:
+    """By what share the first needs more (negative: less) than the second, with its paired 95 % interval."""
+    difference = change(at_best_use(a), at_best_use(b), BITS)
+    return None if difference is None else dict(zip(("change", "low", "high"), difference, strict=True))
+
+
+def longer(m: Measurement) -> list[dict[str, Any]]:
+    """What each longer context brings over the trained one, by the same way of reading, paired."""
+    found = []
+    for kind in ("window", "truncated"):
+        points = [p for p in m.points if (p.settings.kind, p.targets) == (kind, "sample") and p.context]
+        own = next((p for p in points if p.context == m.headline.context), None)
+        for p in sorted(points, key=lambda p: p.context or 0):
+            if own is not None and (p.context or 0) > (own.context or 0):
+                difference = change(p, own, BITS)
+                values = {} if difference is None else dict(zip(("change", "low", "high"), difference, strict=True))
+                found.append({"kind": kind, "context": p.context} | values)
+    return found
+
+
+if __name__ == "__main__":
+    main()
