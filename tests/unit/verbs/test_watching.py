@@ -91,4 +91,4 @@ def test_following_draws_what_comes_until_ctrl_c(
     monkeypatch.setattr(watching.time, "sleep", slept)
     assert cli.main(["watch", str(run), "--follow"]) == 0
     assert looks == 2
-    assert "step 8  bits_per_byte 7" in capsys.readouterr().out
+    assert "step 8 bits_per_byte 7" in " ".join(capsys.readouterr().out.split())

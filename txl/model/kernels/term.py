@@ -40,7 +40,7 @@ def plus(q: Tensor, bias: Tensor | None) -> Tensor:
 
 def split_heads(x: Tensor, n_head: int) -> Tensor:
     """…×(H·E) -> …×H×E, a view; done at every token of a stream, so without a pattern to parse."""
-    return x.view(*x.shape[:-1], n_head, -1)
+    return x.view(*x.shape[:-1], n_head, x.shape[-1] // n_head)
 
 
 def join_heads(x: Tensor) -> Tensor:
