@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def measure(name: str, dtype: str, rounds: int, *, compiled: bool) -> Row:
-    """One row: the same tokens through every contender, three steps first so that memories are full."""
+    """One row: the same tokens through every contender, two steps first so that memories are full."""
     n_rows, length = SIZES[name]
     config = peers.shape(length, length)
     ours = peers.Ours(config)
@@ -62,7 +62,7 @@ def measure(name: str, dtype: str, rounds: int, *, compiled: bool) -> Row:
             contender.train(ids[:, :-1], ids[:, 1:])
 
     calls = {key: lambda contender=contender: step(contender) for key, contender in contenders.items()}
-    seconds = take_turns(calls, rounds=rounds, warm_up=3)
+    seconds = take_turns(calls, rounds=rounds, warm_up=2)
     workload = f"{name}: train {dtype}, B {n_rows}, T = M = {length}"
     notes = f"log-probabilities differ from Hugging Face's by at most {difference:.1e}"
     return Row(workload, "step", seconds, "txl", AIMS[name, dtype], notes)

@@ -83,7 +83,7 @@ def test_every_public_name_is_there_and_an_unknown_one_says_what_is() -> None:
 def test_the_overview_names_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == 0
     shown = capsys.readouterr().out
-    verbs = "compare train watch eval score probe generate prepare validate import export config".split()
+    verbs = "compare train watch eval score probe generate prepare validate bench import export config".split()
     assert list(cli.VERBS) == verbs
     for verb in verbs:
         assert f"\n  {verb} " in shown

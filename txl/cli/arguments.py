@@ -21,6 +21,13 @@ def validate_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def bench_arguments(parser: argparse.ArgumentParser) -> None:
+    """CONFIG --json k=v ..."""
+    parser.add_argument("config", metavar="CONFIG", type=Path, help="a YAML file; its model and runtime are timed")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to this file")
+    add_overrides(parser, "e.g. runtime.threads=1 runtime.products=onednn model.mem_len=512")
+
+
 def compare_arguments(parser: argparse.ArgumentParser) -> None:
     """CONFIG ... k=v ..."""
     parser.add_argument(

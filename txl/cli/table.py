@@ -87,6 +87,13 @@ VERBS = {
         arguments.validate_arguments,
         "corpus.validate",
     ),
+    "bench": Verb(
+        "time training, scoring and streaming of a config on this machine, and say what computes them",
+        "txl bench configs/quickstart.yaml\n"
+        "txl bench configs/paper/enwik8_base.yaml runtime.threads=2 data.batch_size=2",
+        arguments.bench_arguments,
+        "timing.bench",
+    ),
     "import": Verb(
         "read a published Transformer-XL checkpoint into a run folder",
         "txl import transfo-xl-wt103/ --out runs/wt103\ntxl import enwik8.bin --hparams enwik8.json --vocab vocab.txt",

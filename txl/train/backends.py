@@ -12,6 +12,7 @@ from txl.model import Memory, Model, use_attention, use_products
 from txl.model.kernels.attend import Backend, choose
 from txl.model.kernels.linear import chosen
 from txl.model.lstm import LSTM
+from txl.runtime import Runtime
 from txl.train.state import Run
 
 
@@ -42,20 +43,27 @@ def cold_memories(run: Run) -> tuple[Memory, ...]:
 
 def describe_backends(run: Run) -> str:
     """What computes attention and products in training, in one line."""
-    model, runtime, device = run.config.model, run.config.runtime, run.runtime.device.type
-    in_fp32 = run.runtime.precision == "fp32"
-    parts = [f"products: {chosen() if device == 'cpu' and in_fp32 else 'torch'} ({runtime.products})"]
-    if model.arch != "lstm":
-        name: Backend = "sdpa" if runtime.compile else runtime.attention
-        if name == "auto":
-            name = choose(
-                device,
-                torch.float32 if in_fp32 else torch.bfloat16,
-                n_queries=model.tgt_len,
-                n_keys=model.tgt_len + model.mem_len,
-                learning=True,
-                distances_learned=model.position in ("relative", "shaw"),
-                dropped=model.dropatt > 0,
-            )
-        parts.insert(0, f"attention: {name} ({runtime.attention})")
-    return ", ".join([*parts, *(["compiled to one graph"] if runtime.compile else [])])
+    config, runtime = run.config, run.runtime
+    on_cpu_in_fp32 = runtime.device.type == "cpu" and runtime.precision == "fp32"
+    parts = [f"attention: {attention_of(config, runtime)}"]
+    parts.append(f"products: {chosen() if on_cpu_in_fp32 else 'torch'} ({config.runtime.products})")
+    return ", ".join([*parts, *(["compiled to one graph"] if config.runtime.compile else [])])
+
+
+def attention_of(config: Config, runtime: Runtime) -> str:
+    """The backend of attention in training, and whether it was chosen here or asked for."""
+    model, asked = config.model, config.runtime.attention
+    if model.arch == "lstm":
+        return "none"
+    name: Backend = "sdpa" if config.runtime.compile else asked
+    if name == "auto":
+        name = choose(
+            runtime.device.type,
+            torch.float32 if runtime.precision == "fp32" else torch.bfloat16,
+            n_queries=model.tgt_len,
+            n_keys=model.tgt_len + model.mem_len,
+            learning=True,
+            distances_learned=model.position in ("relative", "shaw"),
+            dropped=model.dropatt > 0,
+        )
+    return f"{name} ({asked})"

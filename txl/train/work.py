@@ -19,6 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from txl.model import Memory, Model, use_attention
 from txl.model.attention import Attention
+from txl.model.kernels.linear import asked_products, use_products
 from txl.model.modes import evaluating
 
 PEAKS = (
@@ -98,16 +99,19 @@ def flops_from_cache(model: Model, n_tokens: int) -> float:
 
 @contextmanager
 def plain_products(model: Model) -> Iterator[None]:
-    """Attention and LSTM as plain products inside: of fused kernels torch's counter does not see them all."""
+    """Attention, linear layers and LSTM as plain products of torch inside: its counter does not see all others."""
     backends = {module: module.backend for module in model.modules() if isinstance(module, Attention)}
     libraries: tuple[Any, ...] = (torch.backends.mkldnn, torch.backends.cudnn)
     enabled = [library.enabled for library in libraries]
+    products = asked_products()
     use_attention(model, "reference")
+    use_products("torch")
     try:
         for library in libraries:
             library.enabled = False
         yield
     finally:
+        use_products(products)
         for library, before in zip(libraries, enabled, strict=True):
             library.enabled = before
         for module, backend in backends.items():

@@ -9,9 +9,26 @@ import torch
 
 from txl.config import ModelConfig
 from txl.model import build_model, use_attention
+from txl.model.kernels.linear import asked_products, probe, use_products
 from txl.train.work import ProductSpeed, product_speed, stated_peak, trained_flops
 
 SHAPE: dict[str, Any] = {"n_layer": 2, "d_model": 4, "n_head": 1, "d_head": 3, "d_inner": 6, "tgt_len": 5}
+
+
+@pytest.mark.parametrize("products", ["auto", "torch", "onednn"])
+def test_the_count_does_not_depend_on_what_multiplies_nor_on_who_probes_first(products: Any) -> None:
+    probe.cache_clear()
+    use_products(products)
+    try:
+        config = ModelConfig(**{**SHAPE, "tgt_len": 40}, mem_len=0)
+        ids = torch.arange(40)[None] % 11
+        model = build_model(config, 11)
+        weights = 2 * (4 * 4 * 3 + 2 * 4 * 6) + 11 * 4 + 2 * 4 * 3  # q k v o, inner, outer; the softmax; distances
+        keys = 2 * 2 * (2 * 3 * 40) + 2 * 2 * 3 * 40  # content and values, and the product with distances
+        assert trained_flops(model, ids, ids) == pytest.approx(3 * (2 * weights + keys), rel=0.02)
+        assert asked_products() == products
+    finally:
+        use_products("auto")
 
 
 def counted(config: ModelConfig, backend: Any = "auto") -> float:

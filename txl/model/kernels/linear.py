@@ -50,6 +50,11 @@ def use_products(products: Products) -> None:
     _asked[0] = products
 
 
+def asked_products() -> Products:
+    """What `use_products` was told last."""
+    return _asked[0]
+
+
 def chosen() -> Literal["torch", "onednn"]:
     """What fp32 products on a CPU run through."""
     if _asked[0] == "auto":
