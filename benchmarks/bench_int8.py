@@ -40,10 +40,8 @@ def main() -> None:
     print(f"\nbytes of the layers' weights: {sizes['full']:,} full, {sizes['int8']:,} in 8 bits")
     quality = scored(asked.run, asked.tokens) if asked.run.exists() else None
     if quality is not None:
-        print(
-            f"bits per byte of {asked.run} on {quality['tokens']:,} tokens of its test text: {quality['full']:.5f} full, "
-        )
-        print(f"{quality['int8']:.5f} in 8 bits: {quality['int8'] - quality['full']:+.5f}")
+        both = f"{quality['full']:.5f} full, {quality['int8']:.5f} in 8 bits"
+        print(f"bits per byte of {asked.run} on {quality['tokens']:,} tokens of its test text: {both}")
     finish("bench_int8", rows, layer_bytes=sizes, quality=quality)
 
 

@@ -1,6 +1,6 @@
 """Training: forward, loss and backward of one segment with full memory, ours against the peers (rows T1, T2).
 
-python benchmarks/bench_train.py [--threads N] [--rounds N] [--dtype fp32|bf16] [--compile] -> a table, one JSON line.
+python benchmarks/bench_train.py [--threads N] [--rounds N] [--dtype fp32|bf16] [--only T2] [--compile] -> a table, one JSON line.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32")
+    parser.add_argument("--only", choices=list(SIZES), nargs="+", default=list(SIZES), help="these rows alone")
     parser.add_argument("--compile", action="store_true", help="also the peers under torch.compile: minutes more")
     asked = parser.parse_args()
     with_allocator()
     peers.add_to_path()
     torch.set_num_threads(asked.threads)
-    rows = [measure(name, asked.dtype, asked.rounds, compiled=asked.compile) for name in SIZES]
+    rows = [measure(name, asked.dtype, asked.rounds, compiled=asked.compile) for name in asked.only]
     finish("bench_train", rows, dtype=asked.dtype)
 
 

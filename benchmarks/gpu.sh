@@ -5,5 +5,4 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 if [ -x .venv/bin/python ]; then PATH="$PWD/.venv/bin:$PATH"; fi
 scripts/peers_env >&2
-export PYTHONPATH="$PWD"
-exec timeout 480 python benchmarks/gpu.py "$@"
+exec timeout 480 python -m benchmarks.gpu "$@"

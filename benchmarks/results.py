@@ -14,8 +14,8 @@ from typing import Any
 
 INTRODUCTION = """# Results
 
-What `benchmarks/run_all` measured, in one go and alone on the machine: contenders take turns within one process, times
-are medians of the rounds, ratios are taken within each round (median, least – most). *Ours* is always txl. Hugging Face
+What `benchmarks/run_all` measures, alone on the machine: contenders take turns within one process, times are medians of
+the rounds, ratios are taken within each round (median, least – most). *Ours* is always txl. Hugging Face
 is transformers 4.35.2's Transformer-XL with the very same weights, its outputs compared first; x-transformers is its
 decoder with rotary positions and memory at the same sizes, which is not the same algebra. All rows but those that say
 so: 4 layers, d 512, 8 heads of 64, inner 2,048, vocabulary 256. An aim is what the ratio was meant to reach.

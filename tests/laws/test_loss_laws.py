@@ -15,6 +15,7 @@ from tests import reference
 from tests.models import BASE, TOLERANCE, VOCAB, assert_close, make_model, random_ids, weights_of
 from tests.options import both_dtypes, every_model
 from txl.config import ModelConfig
+from txl.model import softmax
 
 
 @every_model
@@ -152,3 +153,26 @@ def test_a_training_step_at_267735_words_makes_no_tensor_of_positions_times_voca
     tables = max(parameter.numel() for parameter in model.parameters())
     assert tables == 247_735 < 2 * 40 * 20_000
     assert largest.numel <= (2 * tables if first > 20_000 else 2 * 40 * 18_000)
+
+
+@pytest.mark.parametrize("cutoffs", [(), (4, 9)])
+def test_a_loss_in_pieces_is_the_same_loss_with_the_same_gradients(
+    cutoffs: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """19 targets of 13 words, some ignored; pieces of two rows of the largest cluster, the last one shorter."""
+    config = replace(BASE, cutoffs=cutoffs)
+    hidden = torch.randn(1, 19, BASE.d_model, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    targets = random_ids(1, 19).masked_fill(torch.arange(19) % 5 == 2, -100)
+    found = []
+    for most in (1 << 25, 2 * 13):
+        monkeypatch.setattr(softmax, "SCORES_AT_ONCE", most)
+        model, x = make_model(config), hidden.clone().requires_grad_()
+        with LargestTensor() as largest:
+            nll = model.nll(x, targets)
+            nll.sum().backward()
+        found.append([nll, x.grad, *(parameter.grad for parameter in model.head.parameters())])
+        with torch.no_grad():
+            assert torch.equal(model.nll(hidden, targets), nll)
+    assert largest.numel <= 19 * BASE.d_model  # nothing of 19 positions by 13 words
+    for left, right in zip(*found, strict=True):
+        assert_close(left, right, tolerance=1e-12)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from txl.model.kernels.linear import Linear
 
 LEVELS = 127
-FEW_ROWS = 16
+FEW_ROWS = 2
 """Rows of activations below which the 8-bit weight is read as it is; for more it is widened first, once for all."""
 
 

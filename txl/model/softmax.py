@@ -12,11 +12,14 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from txl.config import ModelConfig
 from txl.model.embedding import Embedding, cluster_bounds, cluster_width, has_projections
 from txl.model.kernels.linear import linear
 
+SCORES_AT_ONCE = 1 << 25
+"""Scores of one cluster that exist at a time in a loss: 128 MiB in float32."""
 IGNORED = -100
 """The target that counts neither as a numerator nor as a denominator."""
 
@@ -74,12 +77,30 @@ class Softmax(nn.Module):
         entry = target
         for index, (start, stop) in enumerate(self.bounds[1:], start=1):
             entry = torch.where((target >= start) & (target < stop), n_frequent + index - 1, entry)
-        nll = cross_entropy(self.scores(0, rows, embedding), entry)
+        nll = self.cluster_nll(0, rows, entry, embedding)
         for index, (start, stop) in enumerate(self.bounds[1:], start=1):
             where = ((target >= start) & (target < stop)).nonzero().flatten()
-            within = cross_entropy(self.scores(index, rows[where], embedding), target[where] - start)
+            within = self.cluster_nll(index, rows[where], target[where] - start, embedding)
             nll = nll.index_add(0, where, within)
         return nll.view(targets.shape)
+
+    def cluster_nll(self, index: int, rows: Tensor, target: Tensor, embedding: Embedding) -> Tensor:
+        """Nats of int64 N targets within cluster `index`, N×D -> N, in pieces where all scores at once are too many.
+
+        The scores of a piece are computed again in the backward pass, so that no two pieces' exist at a time.
+        """
+
+        def piece(some: Tensor, wanted: Tensor) -> Tensor:
+            return cross_entropy(self.scores(index, some, embedding), wanted)
+
+        start, stop = self.bounds[index]
+        n_rows = max(1, SCORES_AT_ONCE // (stop - start))
+        if len(rows) <= n_rows:
+            return piece(rows, target)
+        pairs = zip(rows.split(n_rows), target.split(n_rows), strict=True)
+        if not torch.is_grad_enabled():
+            return torch.cat([piece(*pair) for pair in pairs])
+        return torch.cat([checkpoint(piece, *pair, use_reentrant=False) for pair in pairs])
 
     def log_probabilities(self, index: int, hidden: Tensor, embedding: Embedding) -> Tensor:
         """Log of each share within cluster `index`, the entries of the tails after those of the head; at least
