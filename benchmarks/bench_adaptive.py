@@ -1,6 +1,6 @@
 """The adaptive loss at V = 267,735, forward and backward, ours against Hugging Face's (row T3).
 
-python benchmarks/bench_adaptive.py [--threads N] [--rounds N] -> a table, one JSON line. 1,024 hidden states of width
+python -m benchmarks.bench_adaptive [--threads N] [--rounds N] -> a table, one JSON line. 1,024 hidden states of width
 512, the published cutoffs, targets drawn by Zipf's law; both with the same weights, losses compared first.
 """
 

@@ -1,6 +1,6 @@
 """Evaluation: scoring a long text with a full memory, ours against the peers (rows E1, E2).
 
-python benchmarks/bench_eval.py [--threads N] [--rounds N] -> a table, one JSON line. A window does not depend on the
+python -m benchmarks.bench_eval [--threads N] [--rounds N] -> a table, one JSON line. A window does not depend on the
 segment, so ours may read longer segments than the published ones and give the same nats: `T free` is ours at 256
 against the peers at the published length, and at their own best of 64 to 512.
 """

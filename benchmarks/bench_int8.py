@@ -1,6 +1,6 @@
 """Weights in 8 bits against full ones: speed, bytes, and bits per byte of a trained run (row S3).
 
-python benchmarks/bench_int8.py [RUN] [--threads N] [--rounds N] [--tokens N] -> a table, one JSON line. RUN, by default
+python -m benchmarks.bench_int8 [RUN] [--threads N] [--rounds N] [--tokens N] -> a table, one JSON line. RUN, by default
 the quickstart's, says what the rounding costs on its own test text; without one only speed and bytes are told.
 """
 

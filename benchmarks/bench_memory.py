@@ -1,6 +1,6 @@
 """Memory: bytes that a layer saves for its backward (row M1), and bytes of streaming state, ours against the peers.
 
-python benchmarks/bench_memory.py -> a table, one JSON line. B 2, T = M = 512, float32. What is counted are the distinct
+python -m benchmarks.bench_memory -> a table, one JSON line. B 2, T = M = 512, float32. What is counted are the distinct
 storages that autograd keeps, parameters left out; a layer's share is a third of what 4 layers keep beyond 1.
 """
 

@@ -1,6 +1,6 @@
 """Quality for time: bits per byte after so many minutes of training, ours against x-transformers' decoder (row Q1).
 
-python benchmarks/bench_quality.py FOLDER [--minutes N] -> a table, one JSON line. FOLDER holds train/ valid/ test/ with
+python -m benchmarks.bench_quality FOLDER [--minutes N] -> a table, one JSON line. FOLDER holds train/ valid/ test/ with
 books as text.
 
 Physics: both read as much text as the machine manages in the minutes, at equal parameters and in the same precision, so

@@ -1,6 +1,6 @@
 """How fast text streams through the public API: a run or sizes in, tokens a second at 1, 8 and 32 rows out.
 
-    python benchmarks/bench_session.py [RUN] [--rows 1,8,32] [--tokens 2048] [--repeats 7] [--device cpu]
+    python -m benchmarks.bench_session [RUN] [--rows 1,8,32] [--tokens 2048] [--repeats 7] [--device cpu]
 
 feed: scoring in portions of 512 tokens a row. step: scoring one token a row at a time. generate: greedy, one token a
 row at a time. kernel: the bare model.advance and model.nll over the same ids and the same cache, which is the least a

@@ -1,6 +1,6 @@
 """Start-up: `import txl`, and the first training step of a fresh process, ours against the peers.
 
-python benchmarks/bench_startup.py [--rounds N] -> a table, one JSON line. Each call is a process of its own.
+python -m benchmarks.bench_startup [--rounds N] -> a table, one JSON line. Each call is a process of its own.
 """
 
 from __future__ import annotations

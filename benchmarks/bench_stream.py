@@ -1,6 +1,6 @@
 """Streaming: one token at a time with a full memory, ours against the peers (rows S1, S2).
 
-python benchmarks/bench_stream.py [--threads N] [--rounds N] -> a table, one JSON line.
+python -m benchmarks.bench_stream [--threads N] [--rounds N] -> a table, one JSON line.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Training: forward, loss and backward of one segment with full memory, ours against the peers (rows T1, T2).
 
-python benchmarks/bench_train.py [--threads N] [--rounds N] [--dtype fp32|bf16] [--only T2] [--compile] -> a table, one JSON line.
+python -m benchmarks.bench_train [--threads N] [--rounds N] [--dtype fp32|bf16] [--only T2] [--compile] -> a table, one
+JSON line.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Ours against our own vanilla baselines: what state reuse is worth (V1), what relative positions cost (V2).
 
-python benchmarks/bench_vanilla.py [--threads N] [--rounds N] -> tables, one JSON line.
+python -m benchmarks.bench_vanilla [--threads N] [--rounds N] -> tables, one JSON line.
 
 V1 is the paper's Table 9: a window slid by one token and computed anew for each, at 800 to 3,800 keys, against cached
 evaluation. The baseline stands twice: as the paper's, with every position of its last layer, and at its best, with the

@@ -1,6 +1,6 @@
 """A GPU in under 8 minutes: every backend against the float64 reference of a CPU, then speeds against the peers.
 
-python benchmarks/gpu.py [--device cuda] [--rounds N] [--small] -> tables, one JSON line. `--small --device cpu` runs
+python -m benchmarks.gpu [--device cuda] [--rounds N] [--small] -> tables, one JSON line. `--small --device cpu` runs
 the same code at toy sizes, to see that it works. What it measures is claimed nowhere until a GPU has run it.
 """
 

@@ -1,6 +1,6 @@
 """Where the time of a training, evaluation or streaming step goes, by part, against the bound of its products.
 
-python benchmarks/profile.py [T1|T2|E1|S1] [--threads N] -> a table, one JSON line. The bound is what the step's matrix
+python -m benchmarks.profile [T1|T2|E1|S1] [--threads N] -> a table, one JSON line. The bound is what the step's matrix
 products would take at the speed of this machine's product of 1,024 × 512 × 2,048, measured in the same run.
 """
 

@@ -1,6 +1,6 @@
 """How much memory endless text takes: a run and a number of bytes in, anonymous memory and state bytes out.
 
-    python benchmarks/soak.py RUN --bytes 10_000_000 [--source FILE]
+    python -m benchmarks.soak RUN --bytes 10_000_000 [--source FILE]
 
 Streams so many bytes of text through a session of one row, in portions of 480 tokens, and compares what the process
 holds besides files (RssAnon of /proc; a file that is mapped makes plain RSS grow by its own size) and the bytes of the
