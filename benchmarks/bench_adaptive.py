@@ -6,13 +6,11 @@ python -m benchmarks.bench_adaptive [--threads N] [--rounds N] -> a table, one J
 
 from __future__ import annotations
 
-import argparse
-
 import torch
 
 import txl
 from benchmarks import peers
-from benchmarks.timing import Row, finish, take_turns, with_allocator
+from benchmarks.timing import Row, finish, options, set_up, take_turns
 
 VOCAB = 267_735
 CUTOFFS = (20_000, 40_000, 200_000)
@@ -21,13 +19,8 @@ TOKENS = 1024
 
 def main() -> None:
     """Time div_val 1 and 2."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5)
-    asked = parser.parse_args()
-    with_allocator()
+    asked = set_up(options(__doc__))
     peers.add_to_path()
-    torch.set_num_threads(asked.threads)
     finish("bench_adaptive", [measure(div_val, asked.rounds) for div_val in (1, 2)])
 
 

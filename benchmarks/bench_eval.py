@@ -7,13 +7,10 @@ against the peers at the published length, and at their own best of 64 to 512.
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
-import torch
-
 from benchmarks import peers
-from benchmarks.timing import Row, finish, take_turns, with_allocator
+from benchmarks.timing import Row, finish, options, set_up, take_turns
 
 SIZES = (("E1", 640, 64), ("E2", 1600, 128))
 AIMS = {"E1": {"hugging face": 4.5, "x-transformers": 3.0}, "E2": {"hugging face": 5.0, "x-transformers": 3.3}}
@@ -23,13 +20,8 @@ OUR_SEGMENT = 256
 
 def main() -> None:
     """Time every memory length."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5)
-    asked = parser.parse_args()
-    with_allocator()
+    asked = set_up(options(__doc__))
     peers.add_to_path()
-    torch.set_num_threads(asked.threads)
     rows = [row for name, memory, length in SIZES for row in measure(name, memory, length, asked.rounds)]
     finish("bench_eval", rows)
 

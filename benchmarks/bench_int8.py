@@ -6,7 +6,6 @@ the quickstart's, says what the rounding costs on its own test text; without one
 
 from __future__ import annotations
 
-import argparse
 import math
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from torch import nn
 
 import txl
 from benchmarks import peers
-from benchmarks.timing import Row, finish, take_turns, with_allocator
+from benchmarks.timing import Row, finish, options, set_up, take_turns
 from txl.data import prepare
 from txl.model import to_int8
 
@@ -25,14 +24,10 @@ WINDOW = 512
 
 def main() -> None:
     """Time, weigh, and score where there is a run."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options(__doc__, rounds=7)
     parser.add_argument("run", nargs="?", type=Path, default=Path("runs/quickstart/xl"))
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--tokens", type=int, default=50_000, help="tokens of the run's test text that are scored")
-    asked = parser.parse_args()
-    with_allocator()
-    torch.set_num_threads(asked.threads)
+    asked = set_up(parser)
     rows = [row for batch in (1, 8) for row in timed(batch, asked.rounds)]
     full, small = peers.Ours(peers.shape(64, WINDOW)), peers.Ours(peers.shape(64, WINDOW))
     to_int8(small.model)

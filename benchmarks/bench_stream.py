@@ -5,13 +5,10 @@ python -m benchmarks.bench_stream [--threads N] [--rounds N] -> a table, one JSO
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
-import torch
-
 from benchmarks import peers
-from benchmarks.timing import Row, finish, take_turns, with_allocator
+from benchmarks.timing import Row, finish, options, set_up, take_turns
 
 SIZES = (("S1", 1, 512), ("S1", 1, 2048), ("S2", 8, 512), ("S2", 32, 512))
 AIMS = {
@@ -25,13 +22,8 @@ SECONDS = 0.3
 
 def main() -> None:
     """Time every batch and memory length."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=7)
-    asked = parser.parse_args()
-    with_allocator()
+    asked = set_up(options(__doc__, rounds=7))
     peers.add_to_path()
-    torch.set_num_threads(asked.threads)
     finish("bench_stream", [measure(name, batch, memory, asked.rounds) for name, batch, memory in SIZES])
 
 

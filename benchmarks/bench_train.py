@@ -6,14 +6,13 @@ JSON line.
 
 from __future__ import annotations
 
-import argparse
 from contextlib import nullcontext
 from typing import Any
 
 import torch
 
 from benchmarks import peers
-from benchmarks.timing import Row, finish, take_turns, with_allocator
+from benchmarks.timing import Row, finish, options, set_up, take_turns
 
 SIZES = {"T1": (2, 512), "T2": (4, 128)}
 AIMS = {
@@ -26,16 +25,12 @@ AIMS = {
 
 def main() -> None:
     """Time every size for one dtype and number of threads."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser = options(__doc__, rounds=7)
     parser.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument("--only", choices=list(SIZES), nargs="+", default=list(SIZES), help="these rows alone")
     parser.add_argument("--compile", action="store_true", help="also the peers under torch.compile: minutes more")
-    asked = parser.parse_args()
-    with_allocator()
+    asked = set_up(parser)
     peers.add_to_path()
-    torch.set_num_threads(asked.threads)
     rows = [measure(name, asked.dtype, asked.rounds, compiled=asked.compile) for name in asked.only]
     finish("bench_train", rows, dtype=asked.dtype)
 

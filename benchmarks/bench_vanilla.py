@@ -10,13 +10,11 @@ is what people use today, a training step and a token at the same window.
 
 from __future__ import annotations
 
-import argparse
-
 import torch
 from torch import Tensor
 
 from benchmarks import peers
-from benchmarks.timing import Row, finish, take_turns, with_allocator
+from benchmarks.timing import Row, finish, options, set_up, take_turns
 
 AIMS = {800: 363.0, 1800: 773.0, 2800: 1409.0, 3800: 1874.0}
 SEGMENT = 256
@@ -24,12 +22,7 @@ SEGMENT = 256
 
 def main() -> None:
     """Time every length of V1, then V2."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5)
-    asked = parser.parse_args()
-    with_allocator()
-    torch.set_num_threads(asked.threads)
+    asked = set_up(options(__doc__))
     rows = [slid(n_keys, asked.rounds) for n_keys in AIMS]
     rows += [trained(asked.rounds), streamed(512, asked.rounds), streamed(2048, asked.rounds)]
     finish("bench_vanilla", rows)

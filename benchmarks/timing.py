@@ -6,6 +6,7 @@ timed.
 
 from __future__ import annotations
 
+import argparse
 import gc
 import json
 import os
@@ -90,6 +91,22 @@ def machine() -> dict[str, Any]:
         "allocator": "kept" if all(os.environ.get(k) == v for k, v in ALLOCATOR.items()) else "plain",
         **versions,
     }
+
+
+def options(description: str | None, *, rounds: int = 5) -> argparse.ArgumentParser:
+    """The options that every benchmark has; it may add its own before `set_up`."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=rounds)
+    return parser
+
+
+def set_up(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """What was asked for, in a process that has the allocator's settings and the threads asked for."""
+    asked = parser.parse_args()
+    with_allocator()
+    torch.set_num_threads(asked.threads)
+    return asked
 
 
 def with_allocator() -> None:

@@ -21,14 +21,15 @@ RECOMPUTE_TOKENS = 16_384
 
 @torch.no_grad()
 def key_value_cache(stack: Stack, batch_size: int, window: int) -> KeyValueCache:
-    """Room for `window` keys and values a layer and row; a fresh row holds those of zero vectors, which count where the
-    model was trained with them."""
+    """Room for `window` keys and values a layer and row; a fresh row holds those of zero vectors where the model was
+    trained with them, else zeros, of which one column serves for all."""
     config = stack.config
-    zeros = stack.embedding.tables[0].new_zeros(1, window, config.d_model)
-    rotation = stack.rotation(torch.arange(-window, 0, device=zeros.device), zeros)
+    valid = window if config.initial_memory == "zeros" else 0
+    n_columns = valid or 1
+    zeros = stack.embedding.tables[0].new_zeros(1, n_columns, config.d_model)
+    rotation = stack.rotation(torch.arange(-n_columns, 0, device=zeros.device), zeros)
     layers = [layer.attention.keys_values(layer.ready(zeros), rotation) for layer in stack.typed_layers()]
     fresh = torch.stack([torch.stack(pair) for pair in layers]).permute(0, 1, 4, 2, 3, 5)
-    valid = window if config.initial_memory == "zeros" else 0
     return KeyValueCache(fresh if valid else torch.zeros_like(fresh), window=window, batch_size=batch_size, valid=valid)
 
 

@@ -106,7 +106,7 @@ class KeyValueCache(Cache):
     """
 
     def __init__(self, fresh: Tensor, *, window: int, batch_size: int, valid: int = 0) -> None:
-        """fresh: what a row of no age holds, layers×2×H×1×N×E."""
+        """fresh: what a row of no age holds, layers×2×H×1×N×E, or a single column where all N are alike."""
         n_layer, _, n_head, _, _, width = fresh.shape
         self.fresh = fresh
         self.window = window

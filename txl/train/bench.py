@@ -67,6 +67,7 @@ def bench(config: Config, *, report: Callable[[str, int, int | None], None] | No
         told("timing", done, 3)
         rows.append(time_it(config, runtime, model))
     told("timing", 3, 3)
+    speed = product_speed(runtime.device, runtime.precision)
     products = f"{chosen()} ({config.runtime.products}; oneDNN {probe():.2f} times as fast in the probe)"
     facts = (
         (
@@ -75,11 +76,11 @@ def bench(config: Config, *, report: Callable[[str, int, int | None], None] | No
         ),
         ("attention", attention_of(config, runtime)),
         ("fp32 products", products if runtime.device.type == "cpu" else "torch"),
-        ("product speed", str(product_speed(runtime.device, runtime.precision))),
+        ("product speed", str(speed)),
         ("parameters", f"{sum(parameter.numel() for parameter in model.parameters()):,}"),
         ("streaming state", f"{model.new_cache(1).nbytes:,} bytes a row"),
     )
-    return Bench(tuple(rows), product_speed(runtime.device, runtime.precision), facts)
+    return Bench(tuple(rows), speed, facts)
 
 
 def _training(config: Config, runtime: Runtime, model: Model) -> Timed:
@@ -97,7 +98,7 @@ def _training(config: Config, runtime: Runtime, model: Model) -> Timed:
             out = model(ids, memory=memory, targets=ids)
         memory = out.memory
         out.nll.mean().backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), config.optim.clip or 1.0)
+        runtime.clip(model, config.optim.clip)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if runtime.device.type == "cuda":

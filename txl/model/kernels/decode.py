@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from txl.model.kernels.term import RelativeTerm
+from txl.model.kernels.term import RelativeTerm, plus
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, term: RelativeTerm, *, first: Tensor | None, keep: Tensor | None) -> Tensor:
@@ -18,12 +18,12 @@ def attend(q: Tensor, k: Tensor, v: Tensor, term: RelativeTerm, *, first: Tensor
     n_rows, n_keys, n_heads, width = k.shape
     scale = width**-0.5
     keys, values = (x.permute(2, 0, 1, 3).reshape(n_heads * n_rows, n_keys, width) for x in (k, v))
-    query = q[:, 0].transpose(0, 1)
-    content = shifted(query, term.bias_u).reshape(-1, width, 1)
+    content = plus(q, term.bias_u)[:, 0].transpose(0, 1).reshape(-1, width, 1)
     if term.r is None:
         score = torch.bmm(keys, content).mul_(scale)
     else:
-        position = torch.bmm(shifted(query, term.bias_v), term.r.permute(1, 2, 0).to(q.dtype))
+        query = plus(q, term.bias_v)[:, 0].transpose(0, 1)
+        position = torch.bmm(query, term.r.permute(1, 2, 0).to(q.dtype))
         score = torch.baddbmm(position.view(-1, n_keys, 1), keys, content, beta=scale, alpha=scale)
     score = score.view(n_heads, n_rows, n_keys).to(torch.promote_types(score.dtype, torch.float32))
     if term.bias is not None:
@@ -33,8 +33,3 @@ def attend(q: Tensor, k: Tensor, v: Tensor, term: RelativeTerm, *, first: Tensor
     weight = score.softmax(dim=-1).to(v.dtype)
     mixed = torch.bmm(weight.view(-1, 1, n_keys), values)
     return mixed.view(n_heads, n_rows, 1, width).permute(1, 2, 0, 3)
-
-
-def shifted(query: Tensor, bias: Tensor | None) -> Tensor:
-    """Queries H×B×E plus a bias H×E."""
-    return query if bias is None else query + bias.to(query.dtype)[:, None]
