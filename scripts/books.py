@@ -1,11 +1,12 @@
 """The experiment on books: trains and measures what is missing, then writes the report; what is done is never repeated.
 
-A folder of books -> runs under runs/books -> report.html, pictures and books.json. Every run is a `txl train` that can
-be repeated alone; its command stands in the record. Knows nothing of how a run is trained or measured.
+A folder of books -> runs under runs/books -> report.html, pictures and books.json. Every run is a `txl train` in a
+process of its own with one thread, as many at a time as there are cores. Knows nothing of how a run is trained or
+measured.
 
     tune    each candidate at each rate of the grid, for a quarter of the steps, judged on the validation text
     train   each model at its best rate: three seeds for xl and vanilla, one for the others
-    time    vanilla again, with as many more steps as xl's training time allows
+    time    vanilla again, with as many more steps as xl's training time allows (steps of both timed in turn)
     measure bits per byte on the test text, context curves, effective context, speeds; the first seeds side by side
 """
 
@@ -15,34 +16,42 @@ import argparse
 import json
 import math
 import os
+import shlex
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from txl.config import Config, load_config
+from txl.data import prepare
 from txl.evaluation.measure import Measurement
 from txl.evaluation.report import write_report
 from txl.evaluation.summary import Metric, at_best_use, change
 from txl.terminal import progress
+from txl.train.bench import timed_training
 from txl.train.compare import effective_lengths, measured_run
-from txl.train.folder import read_result
+from txl.train.folder import read_result, write_text
 from txl.train.loop import is_finished
 
 ROOT = Path(__file__).resolve().parents[1]
-RATES = ("1e-3", "2e-3", "4e-3")
+RATES = ("2e-3", "4e-3", "8e-3")
 SEEDS = (1111, 2222, 3333)
+FULL_STEPS = 1600
+TIMED_IN_TURN = 5
+"""How often the training steps of two models are timed in turn to compare them."""
 CANDIDATES: dict[str, dict[str, list[str]]] = {
     "xl": {"xl": []},
     "xl-no-memory": {"xl-no-memory": []},
     "vanilla": {
         "vanilla-full": [],
         "vanilla-half": ["train.loss=half"],
-        "vanilla-full-long": ["model.tgt_len=256", "data.batch_size=16"],
-        "vanilla-half-long": ["train.loss=half", "model.tgt_len=256", "data.batch_size=16"],
+        "vanilla-full-long": ["model.tgt_len=128", "data.batch_size=16"],
+        "vanilla-half-long": ["train.loss=half", "model.tgt_len=128", "data.batch_size=16"],
     },
     "lstm": {"lstm": []},
 }
@@ -66,8 +75,8 @@ class Plan:
 def plan_of(small: bool, steps: int | None) -> Plan:
     """The plan; `steps` shortens the small one further, to try the script."""
     if not small:
-        return Plan(Path("runs/books"), Path("docs/books"), 2000, 500, SEEDS, ())
-    changes = ["eval.contexts=32,64,128,256,512", "eval.sample_targets=1000", "eval.max_tokens=50000"]
+        return Plan(Path("runs/books"), Path("docs/books"), FULL_STEPS, 400, SEEDS, ())
+    changes = ["eval.contexts=16,32,64,128,256", "eval.sample_targets=1000", "eval.max_tokens=50000"]
     steps = steps or 400
     return Plan(Path("runs/books-small"), Path("build/books-small"), steps, steps // 4, SEEDS[:1], changes)
 
@@ -96,52 +105,94 @@ def run(plan: Plan, folder: Path) -> None:
     link.symlink_to(folder, target_is_directory=True)
     texts = [f"data.{name}={link / name}" for name in ("train", "valid", "test")]
     chosen, tuned = tune(plan, texts)
-    runs: dict[str, list[Config]] = {}
+    trainings = []
     for model, settings in chosen.items():
-        seeds = plan.seeds if model in ("xl", "vanilla") else plan.seeds[:1]
-        for number, seed in enumerate(seeds, start=1):
+        for number, seed in enumerate(plan.seeds if model in ("xl", "vanilla") else plan.seeds[:1], start=1):
             place = [f"run.dir={plan.runs / model}-{number}", f"run.seed={seed}", f"train.max_steps={plan.steps}"]
-            runs.setdefault(model, []).append(trained(model, [*texts, *settings, *plan.changes, *place]))
+            trainings.append(Training(model, [*texts, *settings, *plan.changes, *place]))
+    runs: dict[str, list[Config]] = {}
+    for training, config in zip(trainings, trained(trainings, "training"), strict=True):
+        runs.setdefault(training.model, []).append(config)
     equal = equal_time(plan, runs, [*texts, *chosen["vanilla"], *plan.changes])
     report(plan, folder, runs, equal, tuned)
 
 
 def tune(plan: Plan, texts: Sequence[str]) -> tuple[dict[str, list[str]], dict[str, Any]]:
     """The settings of each model that were best on the validation text, and every result of the grid."""
-    chosen: dict[str, list[str]] = {}
-    tuned: dict[str, Any] = {}
+    asked: dict[tuple[str, str, str], Training] = {}
     for model, candidates in CANDIDATES.items():
-        results = {}
         for name, settings in candidates.items():
             for rate in RATES:
                 place = [f"run.dir={plan.runs / 'tuning' / name}-{rate}", f"train.max_steps={plan.tuning_steps}"]
                 warm = [f"optim.warmup_steps={max(1, plan.tuning_steps // 10)}", f"optim.lr={rate}"]
-                config = trained(model, [*texts, *settings, *plan.changes, *place, *warm])
-                results[name, rate] = valid_bits(config)
+                asked[model, name, rate] = Training(model, [*texts, *settings, *plan.changes, *place, *warm])
+    bits = dict(zip(asked, map(valid_bits, trained(list(asked.values()), "tuning")), strict=True))
+    chosen: dict[str, list[str]] = {}
+    tuned: dict[str, Any] = {}
+    for model, candidates in CANDIDATES.items():
+        results = {(name, rate): value for (of, name, rate), value in bits.items() if of == model}
         name, rate = min(results, key=lambda key: results[key])
         chosen[model] = [*candidates[name], f"optim.lr={rate}"]
-        if plan.steps < 2000:
+        if plan.steps < FULL_STEPS:
             chosen[model].append(f"optim.warmup_steps={max(1, plan.steps // 10)}")
         tuned[model] = {
             "chosen": chosen[model],
-            "valid_bits_per_byte": {f"{name} {rate}": bits for (name, rate), bits in results.items()},
+            "valid_bits_per_byte": {f"{name} {rate}": value for (name, rate), value in results.items()},
         }
         print(f"{model}: {' '.join(chosen[model])}", flush=True)
     return chosen, tuned
 
 
-def trained(model: str, words: Sequence[str]) -> Config:
-    """The config of a run that is finished when this returns; trained in a process of its own where it was not."""
-    path = Path("configs/books") / f"{model}.yaml"
-    config = load_config(path, list(words))
-    if not is_finished(config):
-        command = [sys.executable, "-m", "txl", "train", str(path), *words]
-        done = subprocess.run(command, check=False)
-        if done.returncode:
-            sys.exit(
-                f"{config.run.dir}: training ended with code {done.returncode}; the same command goes on from there"
-            )
-    return config
+@dataclass(frozen=True)
+class Training:
+    """A run to be trained: one of configs/books and what is changed of it."""
+
+    model: str
+    words: Sequence[str]
+
+    @property
+    def path(self) -> Path:
+        """Its config file."""
+        return Path("configs/books") / f"{self.model}.yaml"
+
+    @property
+    def config(self) -> Config:
+        """Its config."""
+        return load_config(self.path, list(self.words))
+
+
+def trained(trainings: Sequence[Training], what: str) -> list[Config]:
+    """The configs of runs that are all finished when this returns; what each prints goes to its folder, train.log."""
+    configs = [training.config for training in trainings]
+    missing = [training for training, config in zip(trainings, configs, strict=True) if not is_finished(config)]
+    if missing:
+        prepare(missing[0].config)  # once, before several want it
+    began = time.monotonic()
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        try:
+            waiting = [pool.submit(train_one, training) for training in missing]
+            for done, future in enumerate(as_completed(waiting), start=1):
+                name, minutes = future.result(), (time.monotonic() - began) / 60
+                left = minutes / done * (len(missing) - done)
+                print(f"{what}: {done} of {len(missing)}, {name}, about {left:.0f} min left", flush=True)
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+    return configs
+
+
+def train_one(training: Training) -> str:
+    """Train in a process of its own with one thread; returns the run's folder. Ends the script where that fails."""
+    command = [sys.executable, "-m", "txl", "train", str(training.path), *training.words]
+    folder = Path(training.config.run.dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    one_thread = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    with (folder / "train.log").open("a", encoding="utf-8") as log:
+        print(shlex.join(["txl", *command[3:]]), file=log, flush=True)
+        done = subprocess.run(command, check=False, stdout=log, stderr=log, env={**os.environ, **one_thread})
+    if done.returncode:
+        sys.exit(f"{folder}: training ended with code {done.returncode}, see train.log; the same command goes on")
+    return str(folder)
 
 
 def valid_bits(config: Config) -> float:
@@ -151,27 +202,20 @@ def valid_bits(config: Config) -> float:
     return math.inf if bits is None else float(bits)
 
 
-def training_seconds(config: Config) -> float:
-    """Seconds of all steps of a run, each at the rate it was logged with."""
-    lines = (Path(config.run.dir) / "metrics.jsonl").read_text("utf-8").splitlines()
-    records = [json.loads(line) for line in lines]
-    seen, seconds = 0, []
-    for record in records:
-        seconds.append((record["tokens"] - seen) / record["tokens_per_second"])
-        seen = record["tokens"]
-    return statistics.median(seconds) * len(seconds)
-
-
 def equal_time(plan: Plan, runs: dict[str, list[Config]], settings: Sequence[str]) -> Config:
-    """Vanilla trained for as long as xl was: more steps, by what a step of each takes (medians, so pauses do not
-    count)."""
-    ratio = training_seconds(runs["xl"][0]) / training_seconds(runs["vanilla"][0])
+    """Vanilla trained for as long as xl was: more steps, by what a step of each takes where they are timed in turn."""
     held = plan.runs / "equal-time-steps.json"
     if not held.exists():  # measured once: a run that goes on must keep its schedule
-        held.write_text(json.dumps({"steps": max(plan.steps, round(plan.steps * ratio)), "ratio": ratio}))
-    steps = json.loads(held.read_text())["steps"]
+        rates: dict[str, list[float]] = {"xl": [], "vanilla": []}
+        for _ in range(TIMED_IN_TURN):
+            for model, seen in rates.items():
+                seen.append(timed_training(runs[model][0]).median)
+        ratio = statistics.median(v / x for x, v in zip(rates["xl"], rates["vanilla"], strict=True))
+        steps = max(plan.steps, round(plan.steps * ratio))
+        write_text(held, json.dumps({"steps": steps, "ratio": ratio, "tokens_per_second": rates}))
+    steps = json.loads(held.read_text("utf-8"))["steps"]
     place = [f"run.dir={plan.runs / 'vanilla-equal-time'}", f"run.seed={SEEDS[0]}", f"train.max_steps={steps}"]
-    return trained("vanilla", [*settings, *place])
+    return trained([Training("vanilla", [*settings, *place])], "equal time")[0]
 
 
 def report(plan: Plan, folder: Path, runs: dict[str, list[Config]], equal: Config, tuned: dict[str, Any]) -> None:
@@ -182,7 +226,7 @@ def report(plan: Plan, folder: Path, runs: dict[str, list[Config]], equal: Confi
         whole = [replace(measured_run(config, report=told), name=name) for config, name in first]
         short = {config.run.dir: measured_run(headline_only(config), report=told) for config in others}
     lengths = effective_lengths([config for config, _ in first[:-1]], [name for _, name in first[:-1]])
-    command = f"scripts/reproduce_books.sh {'--small ' if plan.steps < 2000 else ''}FOLDER"
+    command = f"scripts/reproduce_books.sh {'--small ' if plan.steps < FULL_STEPS else ''}FOLDER"
     write_report(plan.out, whole, command=command, lengths=lengths)
     (plan.out / "report.json").unlink()  # megabytes; books.json has what a reader checks
     by_model = {

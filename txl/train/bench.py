@@ -56,11 +56,7 @@ def bench(config: Config, *, report: Callable[[str, int, int | None], None] | No
 
     Five runs of each after one that is not counted. report(what, done, total).
     """
-    runtime = Runtime.create(config)
-    vocab_size = BYTES if config.tokenizer.kind == "byte" else config.tokenizer.vocab_size
-    model = build_model(config.model, vocab_size)
-    use_backends(model, config)
-    model.to(runtime.device)
+    runtime, model = _made(config)
     told = report or (lambda what, done, total: None)
     rows = []
     for done, time_it in enumerate((_training, _scoring, _streaming)):
@@ -81,6 +77,21 @@ def bench(config: Config, *, report: Callable[[str, int, int | None], None] | No
         ("streaming state", f"{model.new_cache(1).nbytes:,} bytes a row"),
     )
     return Bench(tuple(rows), speed, facts)
+
+
+def timed_training(config: Config) -> Timed:
+    """Time the training step alone."""
+    runtime, model = _made(config)
+    return _training(config, runtime, model)
+
+
+def _made(config: Config) -> tuple[Runtime, Model]:
+    """The machine, and the config's model on it."""
+    runtime = Runtime.create(config)
+    model = build_model(config.model, BYTES if config.tokenizer.kind == "byte" else config.tokenizer.vocab_size)
+    use_backends(model, config)
+    model.to(runtime.device)
+    return runtime, model
 
 
 def _training(config: Config, runtime: Runtime, model: Model) -> Timed:
