@@ -41,7 +41,7 @@ from txl.train.loop import is_finished
 ROOT = Path(__file__).resolve().parents[1]
 RATES = ("2e-3", "4e-3", "8e-3")
 SEEDS = (1111, 2222, 3333)
-FULL_STEPS = 1600
+FULL_STEPS = 1200
 TIMED_IN_TURN = 5
 """How often the training steps of two models are timed in turn to compare them."""
 CANDIDATES: dict[str, dict[str, list[str]]] = {
@@ -75,7 +75,7 @@ class Plan:
 def plan_of(small: bool, steps: int | None) -> Plan:
     """The plan; `steps` shortens the small one further, to try the script."""
     if not small:
-        return Plan(Path("runs/books"), Path("docs/books"), FULL_STEPS, 400, SEEDS, ())
+        return Plan(Path("runs/books"), Path("docs/books"), FULL_STEPS, 300, SEEDS, ())
     changes = ["eval.contexts=16,32,64,128,256", "eval.sample_targets=1000", "eval.max_tokens=50000"]
     steps = steps or 400
     return Plan(Path("runs/books-small"), Path("build/books-small"), steps, steps // 4, SEEDS[:1], changes)

@@ -18,10 +18,11 @@ DIAGRAM = """
  3  txl/train/                        loop · state · optim · journal
  2  txl/evaluation/  txl/infer/  txl/interop/  txl/checkpoint.py
  1  txl/data/  txl/model/  txl/runtime.py  txl/environment.py      know nothing of each other
- 0  txl/config/                       dataclasses + omegaconf, no torch
+ 0  txl/config/  txl/allocator.py     dataclasses + omegaconf, no torch
 """
 LAYERS = {
     "txl.config": 0,
+    "txl.allocator": 0,
     "txl.data": 1,
     "txl.model": 1,
     "txl.runtime": 1,

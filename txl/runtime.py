@@ -34,6 +34,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
+from txl.allocator import keep_freed_memory
 from txl.config import Config, ConfigError, RuntimeConfig
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
@@ -73,8 +74,7 @@ class Runtime:
                     DistributedDataParallelKwargs(gradient_as_bucket_view=True),
                 ],
             )
-        if wanted.threads is not None:
-            torch.set_num_threads(wanted.threads)
+        use_processor(wanted)
         return Runtime(accelerator, precision)
 
     @property
@@ -202,6 +202,13 @@ def leave_processes() -> None:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
+
+
+def use_processor(wanted: RuntimeConfig) -> None:
+    """Set this process's threads as `runtime.threads` says, and keep the memory that tensors free."""
+    keep_freed_memory()
+    if wanted.threads is not None:
+        torch.set_num_threads(wanted.threads)
 
 
 def device_kind(wanted: RuntimeConfig) -> str:

@@ -11,8 +11,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from txl.checkpoint import Bundle, load_run
 from txl.config import Config, ConfigError, TokenizerConfig, apply_overrides
 from txl.config.checks import ABSOLUTE_POSITIONS
@@ -23,7 +21,7 @@ from txl.evaluation.measure import Measurement, ladder_of, measure
 from txl.evaluation.recl import Recl, recl
 from txl.infer import Session, generate_text
 from txl.model import to_int8, use_attention, use_products
-from txl.runtime import device_kind
+from txl.runtime import device_kind, use_processor
 from txl.train.folder import write_text
 from txl.train.history import history
 
@@ -137,8 +135,7 @@ def placed(bundle: Bundle, config: Config) -> Bundle:
 
     Raises ConfigError where that device is not there.
     """
-    if config.runtime.threads is not None:
-        torch.set_num_threads(config.runtime.threads)
+    use_processor(config.runtime)
     wanted = config.runtime.device
     use_attention(bundle.model, config.runtime.attention)
     use_products(config.runtime.products)

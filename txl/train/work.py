@@ -41,7 +41,9 @@ twice as large are for sparse matrices. The first that fits counts. V100 and T4 
 SCORED_TOKENS = 256
 """Tokens of a chunk whose scoring is counted."""
 PROBE_SECONDS = 0.1
-"""How long the speed of products is measured, at most once a process."""
+"""How long the speed of products is measured at least, at most once a process."""
+SETTLED = 20
+"""Products in a row that bring no better speed, after which the best is taken for what the machine can do."""
 PROBE_SIZES = {"cpu": 512, "cuda": 4096, "mps": 2048}
 """Rows of the square matrices multiplied: large enough for full speed, a few milliseconds each."""
 
@@ -137,13 +139,18 @@ def stated_peak(name: str, precision: str) -> float | None:
 
 @functools.cache
 def _measured(device: torch.device, precision: str, threads: int) -> float:
-    """The best of the products that fit into PROBE_SECONDS; measured once for each device, precision and threads."""
+    """The best of the products of PROBE_SECONDS and on until it settles; once for each device, precision and threads.
+
+    What else runs on the machine only ever makes a product slower, so the best is the closest to the truth.
+    """
     size = PROBE_SIZES[device.type]
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
     matrix = torch.ones(size, size, dtype=dtype, device=device)
-    best, began = math.inf, time.perf_counter()
-    while time.perf_counter() - began < PROBE_SECONDS or best == math.inf:
+    best, unchanged, began = math.inf, 0, time.perf_counter()
+    while time.perf_counter() - began < PROBE_SECONDS or unchanged < SETTLED:
         started = time.perf_counter()
         float((matrix @ matrix)[0, 0])  # a number on the CPU: a GPU must have finished
-        best = min(best, time.perf_counter() - started)
+        took = time.perf_counter() - started
+        unchanged = 0 if took < best else unchanged + 1
+        best = min(best, took)
     return 2.0 * size**3 / best

@@ -102,7 +102,8 @@ class _Attend(torch.autograd.Function):
         content, position, keys, values, table, keep, *kept = ctx.saved_tensors
         d_out = grad.to(values.dtype).permute(2, 0, 1, 3).contiguous()
         d_content, d_keys, d_values = torch.empty_like(content), torch.zeros_like(keys), torch.zeros_like(values)
-        d_position, d_table = (None if x is None else torch.zeros_like(x) for x in (position, table))
+        d_position = None if position is None else torch.empty_like(position)
+        d_table = None if table is None else torch.zeros_like(table)
         for number, block in enumerate(ctx.blocks):
             heads, queries, seen = block.heads, block.queries, block.keys
             weight = kept[number] if kept else weights_of(block, content, position, keys, table, ctx.bias)
@@ -183,7 +184,8 @@ def by_key(x: Tensor) -> Tensor:
 def by_distance(x: Tensor) -> Tensor:
     """The way back: heads×B×T×S by key, 0 at future keys -> heads×(T·B)×S by distance."""
     n_heads, n_rows, n_queries, n_keys = x.shape
-    buffer = x.new_zeros(n_heads, n_queries, n_rows, n_keys + n_queries)
+    buffer = x.new_empty(n_heads, n_queries, n_rows, n_keys + n_queries)
+    buffer[..., : n_queries - 1].zero_()  # distances that only the first queries could have
     stride = (buffer.stride(0), buffer.stride(2), buffer.stride(1) - 1, 1)
     buffer.as_strided(x.shape, stride, n_queries - 1).copy_(x)
     return buffer.flatten(1, 2)[..., :n_keys]
