@@ -70,7 +70,7 @@ def _memory(measurements: Sequence[Measurement]) -> Section | None:
             difference = summary.change(best, worst, metric)
             if difference is not None:
                 value, low, high = difference
-                gain = f"{100 * -value:.1f} % ({100 * -high:.1f} to {100 * -low:.1f})"
+                gain = f"{100 * -value:.1f} % ({100 * -high:.1f} to {100 * -low:.1f})".replace("-", "−")
         rows.append((f"{by}: {label}", f"{held[0].tokens:,}" if held else "–", *shown, gain))
     caption = (
         f"{metric.name.capitalize()} of the sampled targets by what they are, each run at its own context. A target "

@@ -33,8 +33,9 @@ def compare(words: Sequence[str]) -> None:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError(["compare: found several processes; allowed: one (train the configs with several before)"])
     configs = configs_to_compare(words)
+    from txl.evaluation.answer import answer
     from txl.evaluation.caveats import caveats
-    from txl.evaluation.summary import answer, labels, table
+    from txl.evaluation.summary import labels, table
     from txl.terminal import printable, progress, show_table
     from txl.train.compare import effective_lengths, measured_run, reported
     from txl.train.loop import is_finished, train
