@@ -74,7 +74,7 @@ table { border-collapse: collapse; font-size: 0.88rem; font-variant-numeric: tab
 th, td { padding: 0.35rem 0.5rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
 th { font-weight: 600; vertical-align: bottom; white-space: normal; }
 th:first-child, td:first-child, th.text, td.text { text-align: left; }
-td.text + td.text { white-space: normal; min-width: 8rem; }
+td.text + td.text { white-space: normal; min-width: 10rem; }
 figure { margin: 0; }
 img { width: 100%; height: auto; display: block; }
 pre { background: var(--box); padding: 0.8rem; border-radius: 6px; overflow-x: auto; margin: 0.4rem 0; }

@@ -192,6 +192,7 @@ def test_caveats_say_what_forbids_a_comparison() -> None:
     plain = caveats([xl(), vanilla()])
     assert len(plain) == 3
     assert plain[0].startswith("The short table has, of each run, its own context")
+    assert caveats([xl(), xl(), vanilla()])[0].startswith("The short table has a row for each run, best first")
     assert "one from each of 160 equal parts" in plain[1]
     assert "16 stretches" in plain[2]
     text = " ".join(caveats([xl(), vanilla(incomparable="3 of the scored tokens are <unk>", tokenizer_hash="ff")]))
