@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from txl.evaluation import summary
 from txl.evaluation.measure import Measurement
 from txl.evaluation.recl import Recl
-from txl.evaluation.speed import PAPER, Speed
+from txl.evaluation.speed import PAPER
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ def _speeds(measurements: Sequence[Measurement]) -> Section | None:
                     f"{speed.median:,.0f}",
                     f"{speed.low:,.0f} – {speed.high:,.0f}",
                     f"{speed.rows} × {speed.segment_tokens}",
-                    _megabytes(speed, "state_bytes"),
-                    _megabytes(speed, "peak_bytes"),
+                    _megabytes(speed.state_bytes or None),
+                    _megabytes(speed.peak_bytes),
                     "–" if ratio is None else f"{ratio / speed.median:,.0f}",
                 )
             )
@@ -117,7 +117,6 @@ def _speeds(measurements: Sequence[Measurement]) -> Section | None:
     return Section("Speed and memory against attention length", caption, header, rows)
 
 
-def _megabytes(speed: Speed, field: str) -> str:
-    """A size of a speed in MB; a dash where there is none."""
-    size = getattr(speed, field)
-    return "–" if not size else f"{size / 1e6:,.2f}"
+def _megabytes(size: int | None) -> str:
+    """A size in MB; a dash where nobody knows it or there is none."""
+    return "–" if size is None else f"{size / 1e6:,.2f}"
