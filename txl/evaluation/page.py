@@ -55,6 +55,9 @@ CAPTIONS = {
 }
 """Title and caption of each picture."""
 
+DIFFERING = "≠ stands before what differs between the runs."
+"""Said above the settings of several runs."""
+
 STYLE = """
 :root { color-scheme: light dark; --page: #ffffff; --ink: #1f2328; --soft: #59636e; --line: #d0d7de; --box: #f6f8fa; }
 @media (prefers-color-scheme: dark) {
@@ -108,7 +111,8 @@ def markdown(
         parts += [f"**{label}**\n\n{_indented(sample)}" for label, sample in samples]
     parts += ["## How to read this", "\n".join(f"* {note}" for note in caveats(measurements))]
     parts += ["## Every point", _md_table(*summary.table(measurements, every_point=True))]
-    parts += ["## Settings", _md_table(*settings(measurements)), "## Make it again", _indented(command)]
+    parts += ["## Settings", *([DIFFERING] if len(measurements) > 1 else []), _md_table(*settings(measurements))]
+    parts += ["## Make it again", _indented(command)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -146,10 +150,12 @@ def html(
         parts.append(f'<h2>Samples</h2><div class="samples">{"".join(boxes)}</div>')
     notes = "".join(f"<li>{escape(note)}</li>" for note in caveats(measurements))
     parts.append(f"<h2>How to read this</h2><ul>{notes}</ul>")
+    differing = f'<p class="soft">{DIFFERING}</p>' if len(measurements) > 1 else ""
     every = _html_table(*summary.table(measurements, every_point=True), text_columns=2)
     parts.append(f"<details><summary>Every point</summary>{every}</details>")
     parts.append(
-        f"<details open><summary>Settings</summary>{_html_table(*settings(measurements), text_columns=1)}</details>"
+        f"<details open><summary>Settings</summary>{differing}{_html_table(*settings(measurements), text_columns=1)}"
+        "</details>"
     )
     parts.append(f"<h2>Make it again</h2><pre>{escape(command)}</pre>")
     body = "\n".join(parts)
@@ -210,7 +216,7 @@ def settings(measurements: Sequence[Measurement]) -> tuple[tuple[str, ...], list
     facts = len(rows)
     for section in dict.fromkeys(section for m in measurements for section in m.config):
         for key in dict.fromkeys(key for m in measurements for key in m.config.get(section, {})):
-            row(f"{section}.{key}", [m.config.get(section, {}).get(key) for m in measurements])
+            row(f"{section}.{key}", [_setting(m.config.get(section, {}).get(key)) for m in measurements])
     rows[facts:] = sorted(rows[facts:], key=lambda cells: not cells[0].startswith("≠"))
     return ("", *summary.labels(measurements)), rows
 
@@ -237,8 +243,13 @@ def _step(m: Measurement) -> str:
     return f"{middle:.3g} ({low:.3g} – {high:.3g})"
 
 
+def _setting(value: Any) -> Any:
+    """A config value as a config has it, digits together; none for an empty list."""
+    return str(value) if type(value) is int else value if value != [] else None
+
+
 def _shown(value: Any) -> str:
-    """A config value as a reader expects it."""
+    """A fact as a reader expects it."""
     if isinstance(value, bool) or value is None:
         return {None: "–", True: "true", False: "false"}[value]
     if isinstance(value, int):

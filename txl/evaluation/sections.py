@@ -106,10 +106,10 @@ def _speeds(measurements: Sequence[Measurement]) -> Section | None:
             )
     paper = ", ".join(f"{ratio:,} at {length:,}" for length, ratio in PAPER.items())
     caption = (
-        "Tokens a second, median and range of the timed runs; rows × tokens fed at once; MB of the cache, and at most "
-        "beyond what was there before. Last column: how many times faster a cached window of that length scores than a "
-        f"window computed anew for each token. The paper reports, for its model on its GPU, {paper} tokens (Table "
-        f"9); it "
+        "Tokens a second, median and range of the timed runs; rows × tokens fed at once; MB of the cache, and the most "
+        "taken while scoring beyond what was in use before. Last column: how many times slower a window computed anew "
+        "for each token scores than a cached one of that length. The paper reports, for its model on its GPU, "
+        f"{paper} tokens (Table 9); it "
         "does not compare with a decoder that caches keys and values, which here is timed with rotary positions and "
         "weights drawn anew."
     )

@@ -29,7 +29,7 @@ KINDS = {
 SPEED_KINDS = KINDS | {
     "token": "a token at a time, cached",
     "kv": "decoder with cached keys and values",
-    "kv-token": "such a decoder, a token at a time",
+    "kv-token": "the same, a token at a time",
 }
 """The same for what is timed."""
 HEADER = (

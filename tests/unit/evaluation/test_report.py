@@ -15,7 +15,7 @@ import pytest
 
 from tests.unit.evaluation.fakes import measurement, point
 from tests.unit.evaluation.test_summary import HARD, vanilla, xl
-from txl.evaluation import report, summary
+from txl.evaluation import page, report, summary
 from txl.evaluation.answer import answer
 from txl.evaluation.caveats import caveats
 from txl.evaluation.measure import Measurement
@@ -114,6 +114,7 @@ def test_pages_hold_the_answer_the_numbers_the_samples_and_the_command(folder: P
         "20.0 % (20.0 to 20.0)",
     ):
         assert fact in text
+    assert text.count(page.DIFFERING) == 1
     for fact in ("3.11.4", "some cpu", "2.13.0", "ab" * 8, "0.25 (0.2 – 0.4)", "≠ model.arch", "10,001 tokens"):
         assert fact in text
 
