@@ -39,7 +39,7 @@ def answer(measurements: Sequence[Measurement]) -> Answer:
     speeds = [_faster(a, b) for a in cached[:1] for b in fixed[:1]]  # the best of each kind; the table has the rest
     if len(named) > 2:
         found = f"{_least(named[0], metric, paired=paired)} Against the others, best first, that is:"
-        beyond = [_beyond(*named[0], metric)] if named[0] in cached else []
+        beyond = [_beyond(label, m, metric) for label, m in cached[:1]]
         lines = tuple(_line(named[0], other, metric, paired=paired) for other in named[1:])
         return Answer(found, lines, " ".join(filter(None, [*beyond, *speeds])))
     if len(named) == 1:

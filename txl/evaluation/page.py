@@ -27,7 +27,7 @@ CAPTIONS = {
         "so a deep model hears of more; a slid window, and a fresh pass, is exactly that many tokens. Bands are 95 % "
         "intervals of the comparison: how hard the text itself is, the same for all points, is left out of them. "
         "Dashed, without a band: a slid window longer than in training, whose last positions the model never met. "
-        "Of more than three runs each is drawn by the reading it is judged by.",
+        "Of more than five runs each is drawn by the reading it is judged by.",
     ),
     "copy.png": (
         "What memory is used for",

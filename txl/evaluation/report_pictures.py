@@ -51,7 +51,7 @@ WORDS = {
     "kv-token": "decoder, a token at a time",
 }
 """What a line is called, by its kind of reading."""
-FEW = 3
+FEW = 5
 """Runs that are drawn by every way of reading; of more, each is drawn by the one it is judged by."""
 PLACES = {
     "copied": "tokens back to the last place of the same run of tokens",
