@@ -39,10 +39,18 @@ def caveats(measurements: Sequence[Measurement]) -> list[str]:
             + ", ".join(f"{label} {m.trained_tokens:,} tokens" for label, m in named)
             + "."
         )
-    notes.append(
-        "The short table has, of each run, its own context (what it was trained with, or eval.window) by every way of "
-        "reading, the context it is judged by, and the one with its lowest loss; the full one has every point."
-    )
+    if len(measurements) > 2:
+        notes.append(
+            "The short table has a row for each run, best first: its own context (what it was trained with, or "
+            "eval.window), with absolute positions the best way of reading up to it; the report's full table has "
+            "every point."
+        )
+    else:
+        notes.append(
+            "The short table has, of each run, its own context (what it was trained with, or eval.window) by every "
+            "way of reading, the context it is judged by, and the one with its lowest loss; the report's full table "
+            "has every point."
+        )
     sample = at_best_use(measurements[0])
     notes.append(
         f"The sample holds {sample.tokens:,} targets, one from each of {sample.tokens:,} equal parts of the text, "

@@ -209,7 +209,7 @@ def _jobs(
         exactly = slid_contexts(exactly, own=own + 1, learned=model.config.position == "learned")
     if kind == "window" or (kind is None and natural == "window"):
         if natural != "window":
-            reason = "its window is computed anew for each token" if natural == "slide" else "its state has no window"
+            reason = "it reads every window anew" if natural == "slide" else "its state has no window"
             raise ValueError(f"kind: found window for {model.config.arch}, but {reason}; allowed: truncated")
         jobs += [Job("window", c, count, partial(whole, c)) for c in contexts if c != own]
     longest = max([own + 1, *contexts])

@@ -14,6 +14,7 @@ from html import escape
 from typing import Any
 
 from txl.evaluation import summary
+from txl.evaluation.answer import Answer, answer
 from txl.evaluation.caveats import caveats
 from txl.evaluation.measure import Measurement
 from txl.evaluation.recl import Recl
@@ -25,12 +26,14 @@ CAPTIONS = {
         "All points are about one sample of tokens. A cached window lets each layer see that many earlier positions, "
         "so a deep model hears of more; a slid window, and a fresh pass, is exactly that many tokens. Bands are 95 % "
         "intervals of the comparison: how hard the text itself is, the same for all points, is left out of them. "
-        "Dashed, without a band: a slid window longer than in training, whose last positions the model never met.",
+        "Dashed, without a band: a slid window longer than in training, whose last positions the model never met. "
+        "Of more than five runs each is drawn by the reading it is judged by.",
     ),
     "copy.png": (
         "What memory is used for",
         "Loss of sampled targets by how far back a run of tokens that they complete, about 8 bytes of text, came last; "
-        "each run at its own context. Bars are 95 % intervals of the comparison.",
+        "each run at its own context. Where the last place lies beyond what a model can see, it cannot copy. "
+        "Bars are 95 % intervals of the comparison.",
     ),
     "position.png": (
         "Loss by place in a segment",
@@ -52,6 +55,9 @@ CAPTIONS = {
 }
 """Title and caption of each picture."""
 
+DIFFERING = "≠ stands before what differs between the runs."
+"""Said above the settings of several runs."""
+
 STYLE = """
 :root { color-scheme: light dark; --page: #ffffff; --ink: #1f2328; --soft: #59636e; --line: #d0d7de; --box: #f6f8fa; }
 @media (prefers-color-scheme: dark) {
@@ -59,16 +65,19 @@ STYLE = """
 }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--page); color: var(--ink); font: 16px/1.55 system-ui, sans-serif; }
-main { max-width: 50rem; margin: 0 auto; padding: 1.5rem 1rem 4rem; }
+main { max-width: 62rem; margin: 0 auto; padding: 1.5rem 1rem 4rem; }
 h1 { font-size: 1.7rem; line-height: 1.2; margin: 0.5rem 0; }
 h2 { font-size: 1.2rem; margin: 2.2rem 0 0.5rem; }
-.answer { font-size: 1.15rem; border-left: 4px solid #0072B2; padding: 0.2rem 0 0.2rem 1rem; margin: 1rem 0 1.5rem; }
+.answer { border-left: 4px solid #0072B2; padding: 0.2rem 0 0.2rem 1rem; margin: 1rem 0 1.5rem; }
+.answer p { font-size: 1.15rem; margin: 0; }
+.answer ul { margin: 0.4rem 0; padding-left: 1.2rem; }
 .soft, figcaption { color: var(--soft); font-size: 0.9rem; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 0.88rem; font-variant-numeric: tabular-nums; width: 100%; }
-th, td { padding: 0.35rem 0.6rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
+th, td { padding: 0.35rem 0.5rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
 th { font-weight: 600; vertical-align: bottom; white-space: normal; }
 th:first-child, td:first-child, th.text, td.text { text-align: left; }
+td.text + td.text { white-space: normal; min-width: 10rem; }
 figure { margin: 0; }
 img { width: 100%; height: auto; display: block; }
 pre { background: var(--box); padding: 0.8rem; border-radius: 6px; overflow-x: auto; margin: 0.4rem 0; }
@@ -86,7 +95,7 @@ def markdown(
     parts = [
         f"# {title(measurements)}",
         f"*{question(measurements)}*",
-        summary.answer(measurements),
+        str(answer(measurements)),
         _md_table(*summary.table(measurements)),
     ]
     for name in pictures:
@@ -102,7 +111,8 @@ def markdown(
         parts += [f"**{label}**\n\n{_indented(sample)}" for label, sample in samples]
     parts += ["## How to read this", "\n".join(f"* {note}" for note in caveats(measurements))]
     parts += ["## Every point", _md_table(*summary.table(measurements, every_point=True))]
-    parts += ["## Settings", _md_table(*settings(measurements)), "## Make it again", _indented(command)]
+    parts += ["## Settings", *([DIFFERING] if len(measurements) > 1 else []), _md_table(*settings(measurements))]
+    parts += ["## Make it again", _indented(command)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -119,7 +129,7 @@ def html(
     parts = [
         f"<h1>{name}</h1>",
         f'<p class="soft">{asked}</p>',
-        f'<p class="answer">{escape(summary.answer(measurements))}</p>',
+        _html_answer(answer(measurements)),
     ]
     parts.append(_html_table(*summary.table(measurements), text_columns=2))
     for picture, (light, dark) in pictures.items():
@@ -140,10 +150,12 @@ def html(
         parts.append(f'<h2>Samples</h2><div class="samples">{"".join(boxes)}</div>')
     notes = "".join(f"<li>{escape(note)}</li>" for note in caveats(measurements))
     parts.append(f"<h2>How to read this</h2><ul>{notes}</ul>")
+    differing = f'<p class="soft">{DIFFERING}</p>' if len(measurements) > 1 else ""
     every = _html_table(*summary.table(measurements, every_point=True), text_columns=2)
     parts.append(f"<details><summary>Every point</summary>{every}</details>")
     parts.append(
-        f"<details open><summary>Settings</summary>{_html_table(*settings(measurements), text_columns=1)}</details>"
+        f"<details open><summary>Settings</summary>{differing}{_html_table(*settings(measurements), text_columns=1)}"
+        "</details>"
     )
     parts.append(f"<h2>Make it again</h2><pre>{escape(command)}</pre>")
     body = "\n".join(parts)
@@ -157,7 +169,8 @@ def html(
 def title(measurements: Sequence[Measurement]) -> str:
     """Which runs on which text."""
     names = summary.labels(measurements)
-    return f"{' against '.join(names)}: {measurements[0].split} text"
+    several = " against ".join(names) if len(names) < 4 else f"{len(names)} runs compared"
+    return f"{several}: {measurements[0].split} text"
 
 
 def question(measurements: Sequence[Measurement]) -> str:
@@ -203,7 +216,7 @@ def settings(measurements: Sequence[Measurement]) -> tuple[tuple[str, ...], list
     facts = len(rows)
     for section in dict.fromkeys(section for m in measurements for section in m.config):
         for key in dict.fromkeys(key for m in measurements for key in m.config.get(section, {})):
-            row(f"{section}.{key}", [m.config.get(section, {}).get(key) for m in measurements])
+            row(f"{section}.{key}", [_setting(m.config.get(section, {}).get(key)) for m in measurements])
     rows[facts:] = sorted(rows[facts:], key=lambda cells: not cells[0].startswith("≠"))
     return ("", *summary.labels(measurements)), rows
 
@@ -213,7 +226,7 @@ def data(measurements: Sequence[Measurement], *, command: str, lengths: Sequence
     header, rows = summary.table(measurements, every_point=True)
     record = {
         "command": command,
-        "answer": summary.answer(measurements),
+        "answer": str(answer(measurements)),
         "caveats": caveats(measurements),
         "table": [dict(zip(header, row, strict=True)) for row in rows],
         "effective_context_lengths": [asdict(found) for found in lengths],
@@ -230,8 +243,13 @@ def _step(m: Measurement) -> str:
     return f"{middle:.3g} ({low:.3g} – {high:.3g})"
 
 
+def _setting(value: Any) -> Any:
+    """A config value as a config has it, digits together; none for an empty list."""
+    return str(value) if type(value) is int else value if value != [] else None
+
+
 def _shown(value: Any) -> str:
-    """A config value as a reader expects it."""
+    """A fact as a reader expects it."""
     if isinstance(value, bool) or value is None:
         return {None: "–", True: "true", False: "false"}[value]
     if isinstance(value, int):
@@ -245,6 +263,15 @@ def _md_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _html_answer(found: Answer) -> str:
+    """The answer, of many runs with a list of them."""
+    if not found.runs:
+        return f'<div class="answer"><p>{escape(str(found))}</p></div>'
+    lines = "".join(f"<li>{escape(line)}</li>" for line in found.runs)
+    more = f"<p>{escape(found.more)}</p>" if found.more else ""
+    return f'<div class="answer"><p>{escape(found.found)}</p><ul>{lines}</ul>{more}</div>'
 
 
 def _html_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, text_columns: int) -> str:

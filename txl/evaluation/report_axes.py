@@ -27,13 +27,18 @@ def bar_line(
 
 
 def context_axis(axes: Axes, contexts: Sequence[int]) -> None:
-    """A logarithmic axis with a tick at each context that was measured."""
-    ticks = sorted(set(contexts))
+    """A logarithmic axis with a tick at each context measured, of two whose numbers would meet at the longer one."""
+    lengths = sorted(set(contexts))
+    ticks = [
+        length
+        for length, after in zip(lengths, [*lengths[1:], None], strict=True)
+        if not after or after > 1.12 * length
+    ]
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.set_xlim(ticks[0] / 1.15, ticks[-1] * 1.15)
+    axes.set_xlim(lengths[0] / 1.15, lengths[-1] * 1.15)
     axes.set_xlabel("context, tokens")
 
 

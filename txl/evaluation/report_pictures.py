@@ -29,11 +29,21 @@ class Theme:
     runs: tuple[str, ...]
 
 
-LIGHT = Theme("#ffffff", "#1f2328", "#d0d7de", ("#0072B2", "#D55E00", "#009E73", "#AA4499", "#8C6D00", "#444444"))
-DARK = Theme("#14171c", "#e6e6e6", "#3a414b", ("#56B4E9", "#F0883E", "#3FCFA0", "#E49BC8", "#E3C64A", "#BBBBBB"))
+LIGHT = Theme(
+    "#ffffff",
+    "#1f2328",
+    "#d0d7de",
+    ("#0072B2", "#D55E00", "#009E73", "#AA4499", "#8C6D00", "#444444", "#332288", "#882255", "#7F4F24"),
+)
+DARK = Theme(
+    "#14171c",
+    "#e6e6e6",
+    "#3a414b",
+    ("#56B4E9", "#F0883E", "#3FCFA0", "#E49BC8", "#E3C64A", "#BBBBBB", "#A79BFF", "#FF9AA8", "#C9A27E"),
+)
 WORDS = {
     "window": "cached window",
-    "truncated": "exactly so many",
+    "truncated": "fresh pass",
     "slide": "slid window",
     "block": "blocks",
     "token": "a token at a time",
@@ -41,6 +51,13 @@ WORDS = {
     "kv-token": "decoder, a token at a time",
 }
 """What a line is called, by its kind of reading."""
+FEW = 5
+"""Runs that are drawn by every way of reading; of more, each is drawn by the one it is judged by."""
+PLACES = {
+    "copied": "tokens back to the last place of the same run of tokens",
+    "position in segment": "place in a segment, tokens",
+}
+"""What the axis of a question's classes says."""
 STYLES = {
     "window": ("-", "o"),
     "truncated": ("-.", "D"),
@@ -58,10 +75,11 @@ def draw_context(figure: Figure, measurements: Sequence[Measurement], theme: The
     metric = summary.metric_of(measurements)
     series: list[tuple[str, str, Measurement, list[Point]]] = []
     for label, colour, m in _runs(measurements, theme):
-        for kind in WORDS:
+        for kind in _kinds(m, len(measurements)):
             points = [p for p in m.points if p.targets == "sample" and p.settings.kind == kind and p.context]
             if points:
-                series.append((f"{label}, {WORDS[kind]}", colour, m, sorted(points, key=_length)))
+                text = f"{label}, {WORDS[kind]}" if len(measurements) <= FEW else label
+                series.append((text, colour, m, sorted(points, key=_length)))
     if not series:
         return False
     axes = figure.add_subplot()
@@ -118,6 +136,11 @@ def _is_own(point: Point, m: Measurement) -> bool:
     return point.settings.kind in ("window", "truncated") or _length(point) <= _length(m.headline)
 
 
+def _kinds(m: Measurement, runs: int) -> tuple[str, ...]:
+    """The ways of reading by which one of so many runs is drawn."""
+    return tuple(WORDS) if runs <= FEW else (summary.at_best_use(m).settings.kind,)
+
+
 def _length(point: Point) -> int:
     """A point's context; 0 where it is unbounded."""
     return point.context or 0
@@ -128,7 +151,7 @@ def draw_speed(figure: Figure, measurements: Sequence[Measurement], theme: Theme
     axes = figure.add_subplot()
     ends, contexts = [], []
     for label, colour, m in _runs(measurements, theme):
-        for kind, words in WORDS.items():
+        for kind in _kinds(m, len(measurements)):
             timed = sorted((s.context, s) for s in m.speeds if s.kind == kind and s.context)
             if not timed:
                 continue
@@ -137,7 +160,7 @@ def draw_speed(figure: Figure, measurements: Sequence[Measurement], theme: Theme
             bar_line(
                 axes, x, y, [s.low for _, s in timed], [s.high for _, s in timed], color=colour, ls=line, marker=marker
             )
-            ends.append((x[-1], y[-1], f"{label}, {words}", colour))
+            ends.append((x[-1], y[-1], f"{label}, {WORDS[kind]}", colour))
             contexts += x
     if not ends:
         return False
@@ -178,14 +201,14 @@ def _draw_groups(
         bars |= {id(p): interval for p, interval in zip(points, compared(points), strict=True)}
     ends = []
     for number, (name, colour, groups) in enumerate(series):
-        aside = 0.0 if joined else 0.12 * (number - (len(series) - 1) / 2)
+        aside = 0.0 if joined else min(0.12, 0.8 / len(series)) * (number - (len(series) - 1) / 2)
         x = [labels.index(label) + aside for label in groups]
         y = [metric.of(p) for p in groups.values()]
         low, high = ([metric.of(p, bars[id(p)][side]) for p in groups.values()] for side in (0, 1))
         bar_line(axes, x, y, low, high, color=colour, ls="-" if joined else "none", marker="o")
         ends.append((x[-1], y[-1], name, colour))
     axes.set_xticks(range(len(labels)), labels)
-    axes.set_xlabel(next(g.by for m in measurements for g in m.groups if g.by.startswith(by)) + ", tokens")
+    axes.set_xlabel(PLACES[by])
     axes.set_ylabel(f"{metric.name}, {measurements[0].split} text")
     label_ends(axes, ends)
     return True

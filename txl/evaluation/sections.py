@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from txl.evaluation import summary
 from txl.evaluation.measure import Measurement
 from txl.evaluation.recl import Recl
-from txl.evaluation.speed import PAPER, Speed
+from txl.evaluation.speed import PAPER
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def _memory(measurements: Sequence[Measurement]) -> Section | None:
             difference = summary.change(best, worst, metric)
             if difference is not None:
                 value, low, high = difference
-                gain = f"{100 * -value:.1f} % ({100 * -high:.1f} to {100 * -low:.1f})"
+                gain = f"{100 * -value:.1f} % ({100 * -high:.1f} to {100 * -low:.1f})".replace("-", "−")
         rows.append((f"{by}: {label}", f"{held[0].tokens:,}" if held else "–", *shown, gain))
     caption = (
         f"{metric.name.capitalize()} of the sampled targets by what they are, each run at its own context. A target "
@@ -99,17 +99,17 @@ def _speeds(measurements: Sequence[Measurement]) -> Section | None:
                     f"{speed.median:,.0f}",
                     f"{speed.low:,.0f} – {speed.high:,.0f}",
                     f"{speed.rows} × {speed.segment_tokens}",
-                    _megabytes(speed, "state_bytes"),
-                    _megabytes(speed, "peak_bytes"),
+                    _megabytes(speed.state_bytes or None),
+                    _megabytes(speed.peak_bytes),
                     "–" if ratio is None else f"{ratio / speed.median:,.0f}",
                 )
             )
     paper = ", ".join(f"{ratio:,} at {length:,}" for length, ratio in PAPER.items())
     caption = (
-        "Tokens a second, median and range of the timed runs; rows × tokens fed at once; MB of the cache, and at most "
-        "beyond what was there before. Last column: how many times faster a cached window of that length scores than a "
-        f"window computed anew for each token. The paper reports, for its model on its GPU, {paper} tokens (Table "
-        f"9); it "
+        "Tokens a second, median and range of the timed runs; rows × tokens fed at once; MB of the cache, and the most "
+        "taken while scoring beyond what was in use before. Last column: how many times slower a window computed anew "
+        "for each token scores than a cached one of that length. The paper reports, for its model on its GPU, "
+        f"{paper} tokens (Table 9); it "
         "does not compare with a decoder that caches keys and values, which here is timed with rotary positions and "
         "weights drawn anew."
     )
@@ -117,7 +117,6 @@ def _speeds(measurements: Sequence[Measurement]) -> Section | None:
     return Section("Speed and memory against attention length", caption, header, rows)
 
 
-def _megabytes(speed: Speed, field: str) -> str:
-    """A size of a speed in MB; a dash where there is none."""
-    size = getattr(speed, field)
-    return "–" if not size else f"{size / 1e6:,.2f}"
+def _megabytes(size: int | None) -> str:
+    """A size in MB; a dash where nobody knows it or there is none."""
+    return "–" if size is None else f"{size / 1e6:,.2f}"

@@ -1,6 +1,6 @@
-"""What several measurements say together: a few sentences, one short table, and what forbids to read more into them.
+"""What several measurements say together: which points to compare, by which number, and one short table.
 
-Measurements -> numbers already compared and formatted. Knows nothing of files, HTML or pictures.
+Measurements -> numbers already compared and formatted. Knows nothing of sentences, files, HTML or pictures.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KINDS = {
 SPEED_KINDS = KINDS | {
     "token": "a token at a time, cached",
     "kv": "decoder with cached keys and values",
-    "kv-token": "such a decoder, a token at a time",
+    "kv-token": "the same, a token at a time",
 }
 """The same for what is timed."""
 HEADER = (
@@ -108,6 +108,17 @@ def at_best_use(m: Measurement) -> Point:
     return min(fitting, key=lambda p: p.nll, default=own)
 
 
+def ranked(measurements: Sequence[Measurement]) -> list[tuple[str, Measurement]]:
+    """Names and runs by the loss each is judged by, the least first, one that is not a number last."""
+    metric = metric_of(measurements)
+
+    def loss(pair: tuple[str, Measurement]) -> float:
+        value = metric.of(at_best_use(pair[1]))
+        return math.inf if math.isnan(value) else value
+
+    return sorted(zip(labels(measurements), measurements, strict=True), key=loss)
+
+
 def speed_at(m: Measurement, point: Point) -> Speed | None:
     """How fast a point's kind and context are, None where it was not timed."""
     return next((s for s in m.speeds if (s.kind, s.context) == (point.settings.kind, point.context)), None)
@@ -142,17 +153,23 @@ def change(a: Point, b: Point, metric: Metric) -> tuple[float, float, float] | N
 def table(
     measurements: Sequence[Measurement], *, every_point: bool = False
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Header and rows, all text: of each run its own context by every reading and its best point; or every point.
+    """Header and rows, all text: of one or two runs their own context by every reading and their best point.
 
-    A column without any entry, such as the speeds of what was not timed, is left out.
+    Of more runs a row each, the point it is judged by, best first. Or every point. A column without any entry, such as
+    the speeds of what was not timed, is left out.
     """
     metric = metric_of(measurements)
+    named = list(zip(labels(measurements), measurements, strict=True))
+    if ranking := len(named) > 2 and not every_point:
+        named = ranked(measurements)
     sampled = at_best_use(measurements[0]).tokens
     header = tuple(title.format(metric=metric.name, sample=f"{sampled:,}") for title in HEADER)
     rows = []
-    for label, m in zip(labels(measurements), measurements, strict=True):
+    for label, m in named:
         keys = sorted({(p.settings.kind, p.context) for p in m.points}, key=lambda key: (key[0], key[1] or 0))
-        if not every_point:
+        if ranking:
+            keys = [(at_best_use(m).settings.kind, at_best_use(m).context)]
+        elif not every_point:
             best = min((p for p in m.points if p.targets == "sample"), key=lambda p: p.nll, default=m.headline)
             chosen = (best, at_best_use(m), *(p for p in m.points if p.context == m.headline.context))
             kept = {(p.settings.kind, p.context) for p in chosen}
@@ -180,92 +197,3 @@ def _row(label: str, m: Measurement, kind: str, context: int | None, metric: Met
         "–" if speed is None else f"{speed.median:,.0f}",
         "–" if speed is None else f"{speed.fed_per_scored:,.0f}",
     )
-
-
-def answer(measurements: Sequence[Measurement]) -> str:
-    """What was found, in a few sentences, with intervals."""
-    metric = metric_of(measurements)
-    named = list(zip(labels(measurements), measurements, strict=True))
-    named.sort(key=lambda pair: metric.of(at_best_use(pair[1])))
-    paired = same_text(measurements)
-    if len(named) == 1:
-        label, m = named[0]
-        loss = f"{metric.show(metric.of(m.headline))} {metric.name}"
-        sentences = [f"{label} needs {loss} on {m.headline.tokens:,} tokens of {m.split} text ({reading(m.headline)})."]
-    else:
-        sentences = [_against(named[0], other, metric, paired=paired) for other in named[1:]]
-    cached = [pair for pair in named if pair[1].headline.settings.kind == "window"]
-    sentences += [_beyond(label, m, metric) for label, m in cached]
-    fixed = [pair for pair in named if pair[1].headline.settings.kind == "block"]
-    sentences += [_faster(a, b) for a in cached[:1] for b in fixed[:1]]  # the best of each kind; the table has the rest
-    return " ".join(filter(None, sentences))
-
-
-def reading(point: Point) -> str:
-    """How a point read the text, in words."""
-    return KINDS[point.settings.kind] + ("" if point.context is None else f", context {point.context:,}")
-
-
-def _against(best: tuple[str, Measurement], other: tuple[str, Measurement], metric: Metric, *, paired: bool) -> str:
-    """The best run against another one."""
-    points = [at_best_use(m) for _, m in (best, other)]
-    losses = [
-        f"{label} ({reading(point)}) needs {metric.show(metric.of(point))}"
-        for (label, _), point in zip((best, other), points, strict=True)
-    ]
-    values = f"{losses[0]} {metric.name} and {losses[1]}"
-    difference = change(points[0], points[1], metric) if paired else None
-    if difference is None:
-        return f"On their own {best[1].split} tokens {values}; the tokens differ, so no interval is given."
-    value, low, high = difference
-    verdict = f"{_share(value)} less" if high < 0 else "no difference beyond chance"
-    interval = f"95 % interval {_percent(low, high)}"
-    return f"On the same {points[0].tokens:,} tokens of {best[1].split} text {values}: {verdict} ({interval})."
-
-
-def _beyond(label: str, m: Measurement, metric: Metric) -> str:
-    """What the longest context brings over the run's own; nothing where its own is the longest."""
-    own = m.headline
-    longer = [p for p in m.points if p.targets == "all" and (p.context or 0) > (own.context or 0)]
-    if not longer or not own.context:
-        return ""
-    longest = max(longer, key=lambda p: p.context or 0)
-    difference = change(longest, own, metric)
-    if difference is None or not longest.context:
-        return ""
-    value, low, high = difference
-    verdict = f"{_share(value)} {'less' if value < 0 else 'more'}" if low * high > 0 else "no more and no less"
-    times = f"{longest.context / own.context:g} times its own context ({longest.context:,} tokens)"
-    return f"With {times} {label} needs {verdict} (interval {_percent(low, high)})."
-
-
-def _faster(cached: tuple[str, Measurement], fixed: tuple[str, Measurement]) -> str:
-    """How a cache compares with computing the window anew, and with blocks, at their own contexts."""
-    (a_name, a), (b_name, b) = cached, fixed
-    ours = speed_at(a, a.headline)
-    theirs = [
-        next((s for s in b.speeds if (s.kind, s.context) == (kind, b.headline.context)), None)
-        for kind in ("slide", "block")
-    ]
-    ratios = [
-        f"{_times(ours.median / speed.median)} as {b_name} with {words} ({speed.context:,} tokens)"
-        for speed, words in zip(theirs, ("its window slid by one token", "disjoint blocks"), strict=True)
-        if ours is not None and speed is not None
-    ]
-    return f"From its cache {a_name} scores {' and '.join(ratios)}, in the same time." if ratios else ""
-
-
-def _times(ratio: float) -> str:
-    """A ratio of speeds in words."""
-    return f"{ratio:,.0f} times as many tokens" if ratio >= 10 else f"{ratio:.2g} times as many tokens"
-
-
-def _share(value: float) -> str:
-    """A share without its sign, with the digits it needs."""
-    return f"{100 * abs(value):.2g} %" if abs(value) < 0.1 else f"{100 * abs(value):.1f} %"
-
-
-def _percent(low: float, high: float) -> str:
-    """An interval of shares as signed percentages."""
-    digits = 1 if max(abs(low), abs(high)) >= 0.01 else 2
-    return f"{100 * low:+.{digits}f} to {100 * high:+.{digits}f} %".replace("-", "−")

@@ -33,8 +33,9 @@ def compare(words: Sequence[str]) -> None:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError(["compare: found several processes; allowed: one (train the configs with several before)"])
     configs = configs_to_compare(words)
+    from txl.evaluation.answer import answer
     from txl.evaluation.caveats import caveats
-    from txl.evaluation.summary import answer, labels, table
+    from txl.evaluation.summary import labels, ranked, table
     from txl.terminal import printable, progress, show_table
     from txl.train.compare import effective_lengths, measured_run, reported
     from txl.train.loop import is_finished, train
@@ -56,8 +57,9 @@ def compare(words: Sequence[str]) -> None:
         page = write_report(folder, measurements, command=f"txl compare {shlex.join(words)}", lengths=lengths)
     show_table(*table(measurements))
     print(answer(measurements), "", *(f"- {note}" for note in caveats(measurements)), sep="\n")
-    first = shlex.quote(configs[0].run.dir)
-    print(f"\n{first} goes on from a prompt, whose end is ⟫:\n\n{printable(measurements[0].sample)}\n")
+    _, best = ranked(measurements)[0]
+    first = shlex.quote(configs[measurements.index(best)].run.dir)
+    print(f"\n{first} goes on from a prompt, whose end is ⟫:\n\n{printable(best.sample)}\n")
     print(f"report      {page}")
     prompt = "def main(" if configs[0].data.train == "stdlib" else "The "
     print(f"try next    txl generate {first} --prompt '{prompt}' --temperature 0.8")

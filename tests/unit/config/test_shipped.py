@@ -44,3 +44,10 @@ def test_the_quickstarts_twins_have_about_as_many_parameters() -> None:
         for name in ("quickstart.yaml", "quickstart-vanilla.yaml")
     ]
     assert max(counts) < 1.1 * min(counts), counts
+
+
+def test_the_probes_twins_differ_in_the_model_alone_and_are_of_one_size() -> None:
+    xl, vanilla = (load_config(CONFIGS / "probe" / name) for name in ("xl.yaml", "vanilla.yaml"))
+    assert replace(vanilla, run=xl.run, model=xl.model) == xl
+    sizes = [sum(p.numel() for p in build_model(config.model, 256).parameters()) for config in (xl, vanilla)]
+    assert max(sizes) < 1.01 * min(sizes), sizes

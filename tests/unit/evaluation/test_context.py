@@ -238,7 +238,7 @@ def test_resets_cut_fresh_passes_too() -> None:
 @pytest.mark.parametrize(
     ("model", "kind", "step", "message"),
     [
-        (Reader(13, "slide"), "window", None, "kind: found window for transformer, but its window is computed anew"),
+        (Reader(13, "slide"), "window", None, "kind: found window for transformer, but it reads every window anew"),
         (Reader(13, "state"), "window", None, "its state has no window; allowed: truncated"),
         (Reader(13), "stride", None, "stride: found None with kind stride; allowed: a whole number of at least 1"),
         (Reader(13), "stride", 7, "stride: found 7 with kind stride; .* at most the least context 6"),

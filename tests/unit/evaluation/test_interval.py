@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 
@@ -67,6 +69,22 @@ def test_a_paired_ratio_ignores_how_hard_the_text_is() -> None:
     hard = np.random.default_rng(3).uniform(50, 150, size=64)
     low, high = ratio_interval(list(0.9 * hard), list(hard))
     assert (low, high) == (pytest.approx(0.9), pytest.approx(0.9))
+
+
+def test_a_paired_interval_is_the_one_of_drawing_stretches_one_by_one() -> None:
+    """Plain loops and another source of random numbers: a stretch is drawn with both models' sums on it."""
+    draw = np.random.default_rng(6)
+    text = draw.uniform(50, 150, size=30)
+    top, bottom = (list(text * factor + draw.normal(0, 6, 30)) for factor in (0.95, 1.0))
+    chance, ratios = random.Random(3), []
+    for _ in range(8000):
+        drawn = [chance.randrange(30) for _ in range(30)]
+        ratios.append(sum(top[i] for i in drawn) / sum(bottom[i] for i in drawn))
+    ratios.sort()
+    error = float(np.std(ratios))
+    assert ratio_interval(top, bottom) == pytest.approx((ratios[200], ratios[-201]), abs=0.12 * error)
+    alone = ratio_interval(top, [100.0] * 30)
+    assert alone[1] - alone[0] > 3 * (ratios[-201] - ratios[200])  # what pairing is worth here
 
 
 def test_comparison_intervals_leave_out_what_all_rows_share() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -89,6 +90,44 @@ def test_a_model_of_fixed_context_has_no_more_than_its_segment() -> None:
 def test_equal_losses_are_taken_from_the_front_and_at_least_one() -> None:
     assert hardest(np.array([1.0, 3.0, 3.0, 2.0]), 0.5).tolist() == [1, 2]
     assert hardest(np.array([3.0, 1.0, 3.0]), 0.01).tolist() == [0]
+
+
+def by_the_recipe(losses: dict[str, dict[int, list[float]]], r: float, limit: dict[str, int]) -> dict[str, int]:
+    """Appendix C in loops over single tokens: no array, no function of the package."""
+    group, ladder = list(losses), sorted(set.intersection(*(set(of) for m, of in losses.items() if m not in limit)))
+
+    def loss(m: str, c: int, t: int) -> float:
+        return losses[m][min(c, limit.get(m, c))][t]
+
+    lengths = {}
+    for m in group:
+        length = ladder[-1]
+        for c, longer in pairwise(ladder):
+            b = [min(loss(i, c, t) for i in group) for t in range(len(losses[m][ladder[0]]))]
+            hard = sorted(range(len(b)), key=lambda t: -b[t])[: round(r * len(b))]
+            f, f_longer = (sum(min(b[t], loss(m, at, t)) for t in hard) / len(hard) for at in (c, longer))
+            if (math.exp(f) - math.exp(f_longer)) / math.exp(f) < 0.01:
+                length = c
+                break
+        lengths[m] = min(length, limit.get(m, length))
+    return lengths
+
+
+def test_lengths_are_those_of_the_recipe_on_random_tables() -> None:
+    draw, seen = np.random.default_rng(12), set()
+    for _ in range(40):
+        falls = {m: draw.exponential(draw.uniform(0.005, 0.1), (6, 50)) * draw.binomial(1, 0.5, (6, 50)) for m in "abc"}
+        raw = {m: draw.uniform(1, 6, 50) - np.cumsum(falls[m], axis=0) for m in "abc"}
+        tables = {m: dict(zip(range(30, 181, 30), raw[m], strict=True)) for m in "abc"}
+        tables["c"] = {c: tables["c"][c] for c in (30, 60, 90)} | {70: tables["c"][90] + 0.05}
+        for share in (0.1, 0.5, 1.0):
+            for limit in ({"c": 70}, {"c": 90}):
+                plain = {m: {c: row.tolist() for c, row in of.items()} for m, of in tables.items()}
+                wanted = by_the_recipe(plain, share, limit)
+                found = {one.model: one.length for one in recl(tables, limits=limit, shares=[share])}
+                assert found == wanted
+                seen |= set(wanted.values())
+    assert seen >= {30, 60, 70, 90, 120, 150, 180}  # every length that can come was there
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ import pytest
 
 from tests.unit.evaluation.fakes import measurement, point
 from tests.unit.evaluation.test_summary import HARD, vanilla, xl
-from txl.evaluation import report, summary
+from txl.evaluation import page, report, summary
+from txl.evaluation.answer import answer
 from txl.evaluation.caveats import caveats
 from txl.evaluation.measure import Measurement
 from txl.evaluation.recl import Gain, Recl
@@ -52,7 +53,7 @@ def test_all_files_are_there_and_no_drafts(folder: Path) -> None:
 def test_json_holds_the_measurements_the_answer_and_the_table(folder: Path) -> None:
     record = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     assert [Measurement.from_json(json.dumps(m)) for m in record["measurements"]] == [xl(), vanilla()]
-    assert record["answer"] == summary.answer([xl(), vanilla()])
+    assert record["answer"] == str(answer([xl(), vanilla()]))
     assert record["command"] == COMMAND
     assert [found["length"] for found in record["effective_context_lengths"]] == [192, 128, 64, 64]
     assert len(record["table"]) == 3 + 4
@@ -98,7 +99,7 @@ def test_pages_hold_the_answer_the_numbers_the_samples_and_the_command(folder: P
     raw = (folder / name).read_text(encoding="utf-8")
     text = "".join(Page(raw).words) if name == "report.html" else raw
     both = [xl(), vanilla()]
-    assert summary.answer(both) in text
+    assert str(answer(both)) in text
     assert COMMAND in text
     assert xl().sample in text
     for note in caveats(both):
@@ -113,6 +114,7 @@ def test_pages_hold_the_answer_the_numbers_the_samples_and_the_command(folder: P
         "20.0 % (20.0 to 20.0)",
     ):
         assert fact in text
+    assert text.count(page.DIFFERING) == 1
     for fact in ("3.11.4", "some cpu", "2.13.0", "ab" * 8, "0.25 (0.2 – 0.4)", "≠ model.arch", "10,001 tokens"):
         assert fact in text
 
@@ -138,6 +140,17 @@ def test_a_report_without_speeds_or_log_has_no_such_pictures_and_removes_old_one
     assert "Speed against context" not in text
     assert "Samples" not in text
     assert "not logged" in text
+
+
+def test_many_runs_are_ranked_in_pages_and_pictures(tmp_path: Path) -> None:
+    runs = [measurement(f"run-{number}", vanilla(1 + number / 100).points) for number in range(9)]
+    page = write_report(tmp_path, runs, command=COMMAND).read_text(encoding="utf-8")
+    found = answer(runs)
+    assert "<h1>9 runs compared: test text</h1>" in page
+    assert [page.count(line) for line in found.runs] == [1] * 8
+    assert [page.index(line) for line in found.runs] == sorted(page.index(line) for line in found.runs)
+    assert str(found) in (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert len(set(LIGHT.runs)) == len(set(DARK.runs)) == 9  # a colour each
 
 
 def test_a_failure_leaves_the_older_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,6 +66,20 @@ def test_a_model_is_timed_at_its_contexts(monkeypatch: pytest.MonkeyPatch) -> No
     ]
 
 
+def test_the_peak_is_what_a_run_takes_when_as_much_was_freed_before() -> None:
+    kept = []  # what still lives behind freed blocks keeps them with the process
+
+    def run() -> None:
+        blocks = [torch.ones(1 << 14) for _ in range(384)]  # 25 MB, each too small to be mapped by itself
+        kept.append(torch.ones(1 << 12))
+        del blocks
+
+    run()
+    run()
+    peak = speed._peak_bytes(run, torch.device("cpu"))
+    assert peak is None or 24e6 < peak < 40e6
+
+
 def test_one_token_at_a_time_is_fed_and_counted_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed, "TOKEN_STEPS", 10)
     model = Uniform(5)

@@ -15,17 +15,18 @@ from txl.evaluation.measure import Measurement
 from txl.evaluation.payoff import Group
 from txl.evaluation.summary import (
     Metric,
-    answer,
     at_best_use,
     change,
     labels,
     metric_of,
-    same_text,
     speed_at,
     table,
 )
 
 HARD = np.random.default_rng(8).uniform(15, 25, size=16)
+
+
+NAN = point("window", 64, "sample", [*HARD[:-1], math.nan])
 
 
 def groups(kind: str, factor: float) -> tuple[Group, ...]:
@@ -122,46 +123,6 @@ def bits(value: float) -> str:
     return f"{value * HARD.sum() / 160 / math.log(2):.4f}"
 
 
-def test_the_answer_says_who_needs_less_by_how_much_and_how_fast() -> None:
-    text = answer([xl(), vanilla()])
-    assert text == (
-        f"On the same 160 tokens of test text xl (keys and values cached, context 64) needs {bits(1)} bits per byte "
-        f"and vanilla (window slid by one token, context 64) needs {bits(1.25)}: 20.0 % less "
-        "(95 % interval −20.0 to −20.0 %). "
-        "With 4 times its own context (256 tokens) xl needs 5 % less (interval −5.0 to −5.0 %). "
-        "From its cache xl scores 100 times as many tokens as vanilla with its window slid by one token (64 tokens) "
-        "and 0.5 times as many tokens as vanilla with disjoint blocks (64 tokens), in the same time."
-    )
-    assert answer([vanilla(), xl()]) == text
-
-
-def test_the_answer_names_a_better_baseline() -> None:
-    assert answer([xl(), vanilla(factor=0.8)]).startswith("On the same 160 tokens of test text vanilla")
-
-
-def test_the_answer_sees_no_difference_where_there_is_none() -> None:
-    draw = np.random.default_rng(9)
-    points = [
-        point("block", 64, "all", 10 * HARD, each=100),
-        point("block", 64, "sample", HARD * draw.normal(1, 0.05, 16)),
-    ]
-    assert "no difference beyond chance" in answer([xl(), measurement("vanilla", points)])
-
-
-def test_the_answer_gives_no_interval_between_different_texts() -> None:
-    text = answer([xl(), vanilla(corpus_hash="ef" * 32)])
-    assert text.startswith("On their own test tokens xl")
-    assert "the tokens differ, so no interval is given" in text
-    assert not same_text([xl(), vanilla(corpus_hash="ef" * 32)])
-
-
-def test_one_run_is_simply_described() -> None:
-    assert (
-        answer([vanilla()])
-        == f"vanilla needs {bits(1.3)} bits per byte on 1,600 tokens of test text (disjoint blocks, context 64)."
-    )
-
-
 def test_the_table_has_each_runs_own_context_by_every_reading_and_its_best_point() -> None:
     header, rows = table([xl(), vanilla()])
     assert header == (
@@ -192,6 +153,20 @@ def test_the_table_has_each_runs_own_context_by_every_reading_and_its_best_point
     assert [row[2] for row in table([xl()], every_point=True)[1]] == ["16", "64", "256"]
 
 
+def test_of_three_runs_the_table_has_a_row_each_best_first() -> None:
+    worse, broken = (measurement(*run) for run in (("worse", vanilla().points[:2]), ("broken", [NAN])))
+    header, rows = table([broken, vanilla(1.25), worse, xl()])
+    assert header[5] == "same 160 tokens"
+    assert [row[:3] for row in rows] == [
+        ("xl", "keys and values cached", "64"),
+        ("vanilla", "window slid by one token", "64"),
+        ("worse", "disjoint blocks", "64"),
+        ("broken", "keys and values cached", "64"),
+    ]
+    assert [row[5] for row in rows[:3]] == [bits(1), bits(1.25), bits(1.3)]
+    assert len(table([broken, vanilla(), worse, xl()], every_point=True)[1]) == 1 + 4 + 1 + 3
+
+
 def test_a_column_that_says_nothing_is_left_out() -> None:
     untimed = measurement("xl", xl().points)
     assert table([untimed])[0] == (
@@ -217,6 +192,7 @@ def test_caveats_say_what_forbids_a_comparison() -> None:
     plain = caveats([xl(), vanilla()])
     assert len(plain) == 3
     assert plain[0].startswith("The short table has, of each run, its own context")
+    assert caveats([xl(), xl(), vanilla()])[0].startswith("The short table has a row for each run, best first")
     assert "one from each of 160 equal parts" in plain[1]
     assert "16 stretches" in plain[2]
     text = " ".join(caveats([xl(), vanilla(incomparable="3 of the scored tokens are <unk>", tokenizer_hash="ff")]))
@@ -233,11 +209,3 @@ def test_caveats_say_what_forbids_a_comparison() -> None:
     curve = xl().learning[0]
     longer = (type(curve)("train", curve.steps, (1000, 2000, 9000), curve.seconds, curve.nll, 1.0),)
     assert "xl 9,000 tokens, vanilla 3,000 tokens" in " ".join(caveats([xl(learning=longer), vanilla()]))
-
-
-def test_of_many_runs_the_best_cache_is_compared_in_speed_with_the_best_fixed_context() -> None:
-    worse = {"run": {"dir": "runs/q/worse"}, "model": {"arch": "transformer_xl"}}
-    runs = [vanilla(1.3), vanilla(1.25), xl(), xl(config=worse)]
-    text = answer(runs)
-    assert text.count("From its cache") == 1
-    assert text.count("On the same") == 3
