@@ -53,6 +53,19 @@ def test_p1_a_run_stopped_and_resumed_twice_equals_the_run_that_never_stopped_bi
     assert differences(one, other) == []
 
 
+def test_p1_a_run_on_a_mixture_that_is_stopped_and_resumed_equals_the_one_that_never_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = Path(tiny(tmp_path).data.train)
+    mixed = (f"data.mixture=[2 {texts}/0.txt, 1 {texts}/1.txt, 1 {texts}/2.txt]", "data.shuffle_documents=true")
+    few = ("train.sample_every=0", "train.eval_every=100", "train.max_steps=44")  # more than an epoch
+    whole, parts = (tiny(tmp_path, *mixed, *few, run=run) for run in ("whole", "parts"))
+    train(whole)
+    train_in_parts(parts, (11, 42), monkeypatch)
+    assert remains(whole.run.dir, 44)["position"]["epoch"] > 0
+    assert differences(remains(whole.run.dir, 44), remains(parts.run.dir, 44)) == []
+
+
 def in_the_second_micro_batch(monkeypatch: pytest.MonkeyPatch, step: int, act: Callable[[], None]) -> None:
     """From now on something happens between the two backward passes of a step."""
     at, backward, rate = [0, 0], Runtime.backward, loop.learning_rate
