@@ -10,7 +10,9 @@ import socket
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -121,6 +123,23 @@ def test_p7_losses_norms_tokens_and_validations_are_those_of_one_process(togethe
     for run in ("two", "two-accumulated"):
         close(metrics(together[0] / run), metrics(alone[0] / "two"), rel=2e-6)
     assert [line["tokens"] for line in metrics(together[0] / "two")] == [28, 56, 84, 109, 137]
+
+
+def test_p7_two_processes_have_the_rates_of_one_and_count_the_tokens_a_second_of_both(
+    together: Together, alone: Alone
+) -> None:
+    one, two = metrics(alone[0] / "two"), metrics(together[0] / "two")
+    assert [line["lr"] for line in one] == [line["lr"] for line in two]
+    assert [line["lr"] for line in two] == pytest.approx([0.01 / 3, 0.02 / 3, 0.01, 0.01, 0.01], abs=1e-15)
+    lines = metrics(together[0] / "saved-by-all", without=())
+    assert len(lines) == 12
+    shares = [  # of the time since the step before; what one process reads a second would be about half of it
+        line["tokens_per_second"] * (line["elapsed_seconds"] - before["elapsed_seconds"]) / 28
+        for before, line in pairwise(lines)
+    ]
+    assert median(shares) > 0.95
+    ratios = [line["mfu"] / line["tokens_per_second"] for line in lines]
+    assert ratios == pytest.approx([ratios[0]] * 12, rel=1e-9)
 
 
 def test_p5_after_a_signal_to_one_of_two_processes_both_stop_save_once_and_go_on_bit_for_bit(

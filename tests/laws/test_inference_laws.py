@@ -216,6 +216,7 @@ def test_law_23_a_sessions_bytes_and_tensors_are_constant_after_warm_up(kind: st
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_law_23_anonymous_memory_is_constant_over_200_000_tokens() -> None:
     status = Path("/proc/self/status")
     if not status.exists():

@@ -21,7 +21,7 @@ from tests.runs import tiny
 from txl.checkpoint import CheckpointError, checkpoints, read
 from txl.config import Config, ModelConfig
 from txl.data import DataError, Streams, prepare
-from txl.data.store import SplitWriter
+from txl.data.writing import SplitWriter
 from txl.evaluation.perplexity import evaluate, one_pass
 from txl.model import build_model
 from txl.train.loop import train

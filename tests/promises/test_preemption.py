@@ -53,6 +53,17 @@ def test_p5_a_stopped_command_saves_prints_the_command_that_goes_on_and_ends_wit
         assert [line["step"] for line in metrics(config.run.dir)] == list(range(1, before + 1))
 
 
+def test_p5_a_run_whose_output_nobody_reads_any_more_goes_on_to_its_end(tmp_path: Path) -> None:
+    config = tiny(tmp_path, "train.max_steps=60", "train.sample_every=0", "train.eval_every=100")
+    process = start("train", config_file(tmp_path, config))
+    wait_for(process, r"^step 2/")
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(100) == 0
+    assert is_finished(config)
+    assert len(metrics(config.run.dir)) == 60
+
+
 def poison(monkeypatch: pytest.MonkeyPatch, steps: set[int], *, loss: bool) -> None:
     """At these steps the loss, or else only its gradient, is not a number."""
     step, backward, rate, nll = [0], Runtime.backward, loop.learning_rate, TransformerXL.nll

@@ -1,15 +1,18 @@
-"""Promises 1, 16, 17, 18, 21 and 25: a run that was stopped or killed, wherever, ends as the run that never was."""
+"""Promises 1, 2, 16, 17, 18, 21 and 25: a run that was stopped or killed, wherever, ends as the run that never was."""
 
 from __future__ import annotations
 
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ import torch
 
 from tests.commands import config_file, finish, start, wait_for
 from tests.runs import differences, metrics, remains, stop_at, tiny, train_in_parts
-from txl.checkpoint import checkpoints
+from txl.checkpoint import CheckpointError, checkpoints
 from txl.config import Config
 from txl.runtime import Runtime
 from txl.train import loop
@@ -48,6 +51,19 @@ def test_p1_a_run_stopped_and_resumed_twice_equals_the_run_that_never_stopped_bi
     assert [line["step"] for line in one["metrics"]] == list(range(1, 21))
     assert len(one) > 100
     assert differences(one, other) == []
+
+
+def test_p1_a_run_on_a_mixture_that_is_stopped_and_resumed_equals_the_one_that_never_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = Path(tiny(tmp_path).data.train)
+    mixed = (f"data.mixture=[2 {texts}/0.txt, 1 {texts}/1.txt, 1 {texts}/2.txt]", "data.shuffle_documents=true")
+    few = ("train.sample_every=0", "train.eval_every=100", "train.max_steps=44")  # more than an epoch
+    whole, parts = (tiny(tmp_path, *mixed, *few, run=run) for run in ("whole", "parts"))
+    train(whole)
+    train_in_parts(parts, (11, 42), monkeypatch)
+    assert remains(whole.run.dir, 44)["position"]["epoch"] > 0
+    assert differences(remains(whole.run.dir, 44), remains(parts.run.dir, 44)) == []
 
 
 def in_the_second_micro_batch(monkeypatch: pytest.MonkeyPatch, step: int, act: Callable[[], None]) -> None:
@@ -126,7 +142,7 @@ def kill_at_random(config: Config, folder: Path, *, kills: int) -> int:
     return killed
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=[pytest.mark.slow, pytest.mark.timeout(400)])])
+@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=[pytest.mark.slow, pytest.mark.timeout(1500)])])
 def test_p1_a_run_killed_at_random_instants_ends_like_one_that_was_not(kills: int, tmp_path: Path) -> None:
     steps = 30 * kills
     settings = (f"train.max_steps={steps}", "train.save_every=1", "train.eval_every=7", "train.sample_every=20")
@@ -135,6 +151,34 @@ def test_p1_a_run_killed_at_random_instants_ends_like_one_that_was_not(kills: in
     train(killed)
     train(whole)
     assert remains(killed.run.dir, steps) == remains(whole.run.dir, steps)
+
+
+@contextmanager
+def files_no_larger_than(n_bytes: int) -> Iterator[None]:
+    """Inside, no file grows beyond so many bytes: the system refuses, as it does on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_p2_a_disk_that_fills_up_where_records_or_the_log_are_written_is_named_and_the_run_goes_on_bit_for_bit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full, never = (tiny(tmp_path, "train.save_every=4", "train.eval_every=100", run=run) for run in ("full", "never"))
+    train(never)
+    config, log = (Path(never.run.dir, name).stat().st_size for name in ("config.yaml", "metrics.jsonl"))
+    for name, n_bytes in (("config.yaml", config // 2), ("metrics.jsonl", max(config, log * 3 // 4))):
+        message = rf"full/{name}: could not be written \(File too large\); checkpoints are untouched\. Make room"
+        late = replace(full, train=replace(full.train, save_every=100))
+        with files_no_larger_than(n_bytes), pytest.raises(CheckpointError, match=message):
+            train(late)
+    assert not checkpoints(full.run.dir)
+    assert "step 8/12" in capsys.readouterr().out.rpartition("steps 0 to 12")[2]  # so far did the log go
+    train(full)
+    assert differences(remains(full.run.dir, 12), remains(never.run.dir, 12)) == []
 
 
 def test_p16_the_last_checkpoint_is_saved_before_the_last_evaluation_also_after_resuming_one_step_before_the_end(

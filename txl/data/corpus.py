@@ -1,8 +1,7 @@
 """A prepared corpus: sources to flat arrays of token ids with document starts, made once, then opened from the cache.
 
-A `Config` -> `prepare` -> `Corpus` with its tokenizer and three `Split`s. Knows nothing of streams and models. Text
-passes in blocks, so that a corpus of any size is prepared in constant memory; on disk it takes its text once more
-while it is made.
+A `Config` -> `prepare` -> `Corpus` with its tokenizer and three `Split`s. Knows nothing of streams and models, nor of
+how a corpus is made (`txl.data.making` does).
 """
 
 from __future__ import annotations
@@ -12,42 +11,24 @@ import dataclasses
 import hashlib
 import json
 import os
-import platform
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from txl.config import Config
-from txl.data.cutting import BATCH
 from txl.data.errors import DataError
+from txl.data.making import make, plan
 from txl.data.mixing import Share
-from txl.data.reading import Findings, Piece
-from txl.data.sources import Source, find_source, hub_revision, overlaps
-from txl.data.spool import Report, Text, share_out, spool
-from txl.data.store import (
-    FORMAT,
-    SPLITS,
-    Damaged,
-    SplitWriter,
-    corpus_hash,
-    id_dtype,
-    lock,
-    read_manifest,
-    replacing,
-    verify_ids,
-    write_file,
-)
-from txl.data.tokenizer import Tokenizer, counting_cut, tokenizer_from_json, train_tokenizer
-from txl.data.workers import encoded_in_order
+from txl.data.sources import Source, find_source, hub_revision
+from txl.data.spool import Report
+from txl.data.store import FORMAT, SPLITS, Damaged, lock, read_manifest, replacing, verify_ids
+from txl.data.tokenizer import Tokenizer, tokenizer_from_json
 
 SUM_TOKENS = 1_048_576
 """Tokens whose bytes are summed at a time."""
-NOTED_UNKNOWN_SHARE = 0.01
 
 
 @dataclass(frozen=True)
@@ -101,8 +82,9 @@ def prepare(config: Config, *, report: Report | None = None) -> Corpus:
     """Open the corpus of a config, making it first where the cache has none that is whole and up to date.
 
     A corpus is made anew when a file's path, size or time of change, the tokenizer's settings or file, or those data
-    settings differ that decide on its tokens. Two processes at once make it once. `report(what, done, total)` hears
-    of the progress in bytes. DataError for sources, text and vocabularies that cannot be used.
+    settings differ that decide on its tokens. Two processes at once make it once, and what a killed one had done is
+    gone on with, to the same bytes. `report(what, done, total)` hears of the progress in bytes. DataError for sources,
+    text and vocabularies that cannot be used.
     """
     say = report or (lambda what, done, total: None)
     data = config.data
@@ -125,8 +107,8 @@ def prepare(config: Config, *, report: Report | None = None) -> Corpus:
             except Damaged as why:
                 if folder.exists():
                     say(f"preparing anew: {why}", 0, None)
-            with replacing(folder) as made:
-                _make(config, sources, revisions, key, made, say)
+            with replacing(folder, plan(key, revisions)) as made:
+                make(config, sources, revisions, key, made, say)
                 if _key(config, {name: find_source(f"data.{name}", named[name]) for name in sources}) != key:
                     raise DataError("data: a source changed while it was read; run again when nothing writes to it")
             return _opened(folder, key, revisions, weights)
@@ -163,108 +145,6 @@ def _opened(folder: Path, key: str, revisions: dict[str, str | None], weights: t
             mixture=tuple(map(Share, record.get("first_documents", ()), weights)) if name == "train" else (),
         )
     return Corpus(tokenizer, **splits, fingerprint=manifest["corpus_hash"], folder=folder, manifest=manifest)
-
-
-def _make(
-    config: Config, sources: dict[str, Source], revisions: dict[str, str | None], key: str, folder: Path, say: Report
-) -> None:
-    """Write the files of a corpus, the manifest last."""
-    notes = overlaps(sources)
-    texts = {}
-    for name, source in sources.items():
-        findings = Findings(source.key)
-        texts[name] = spool(source, config.data, folder / f"{name}.txt", findings, revisions[name], say)
-        notes += findings.notes()
-    parts = {name: [text] for name, text in share_out(texts, config.data).items()}
-    if config.data.mixture:
-        parts["train"] = [text for name, text in texts.items() if name.startswith("mixture.")]
-    tokenizer = train_tokenizer(
-        config.tokenizer,
-        _counted(parts["train"], counting_cut(config.tokenizer), say),
-        separator=config.data.separator,
-    )
-    if config.tokenizer.kind == "bpe" and tokenizer.vocab_size < config.tokenizer.vocab_size:
-        notes.append(
-            f"tokenizer.vocab_size: {tokenizer.vocab_size} of {config.tokenizer.vocab_size}: no more pairs occur twice"
-        )
-    write_file(folder / "tokenizer.json", tokenizer.to_json().encode("utf-8"))
-    splits = {}
-    for name in SPLITS:
-        splits[name] = _encode(name, parts[name], tokenizer, folder, notes, say, config.data.workers)
-    for name in sources:
-        (folder / f"{name}.txt").unlink()
-    manifest = {
-        "format": FORMAT,
-        "key": key,
-        "corpus_hash": corpus_hash(splits),
-        "dtype": id_dtype(tokenizer.vocab_size).str,
-        "tokenizer": {
-            "kind": config.tokenizer.kind,
-            "hash": tokenizer.hash,
-            "vocab_size": tokenizer.vocab_size,
-            "lossless": tokenizer.lossless,
-        },
-        "splits": splits,
-        "sources": {name: {"spec": source.spec, "files": len(source.files)} for name, source in sources.items()},
-        "revisions": revisions,
-        "python": platform.python_version(),
-        "notes": notes,
-    }
-    write_file(folder / "manifest.json", json.dumps(manifest, ensure_ascii=False, indent=1).encode("utf-8"))
-
-
-def _encode(
-    name: str, texts: list[Text], tokenizer: Tokenizer, folder: Path, notes: list[str], say: Report, workers: int
-) -> dict[str, Any]:
-    """Write the ids of a split, the texts of its sources one after the other; its record."""
-    firsts = []
-    ids = {"unknown_id": tokenizer.unknown_id, "separator_id": tokenizer.separator_id}
-    with SplitWriter(folder, name, tokenizer.byte_lengths(), **ids) as writer:
-        for text in texts:
-            firsts.append(writer.documents)
-            batches = _batches(text, tokenizer.cut, f"encoding {name}", say)
-            groups = (([piece.starts for piece in batch], [piece.text for piece in batch]) for batch in batches)
-            for starts, parts in encoded_in_order(tokenizer, groups, workers=workers):
-                writer.add(list(zip(starts, parts, strict=True)))
-        record = writer.close(text_bytes=sum(text.bytes for text in texts))
-    empty = [first for first, stop in pairwise([*firsts, record["documents"]]) if first == stop]
-    if empty:
-        raise DataError("data.mixture: a source becomes no token at all; give text that is not only white space")
-    if len(firsts) > 1:
-        record["first_documents"] = firsts
-    if writer.dropped:
-        notes.append(f"{name}: {writer.dropped} documents become no token at all and are left out")
-    share = record["unknowns"] / record["tokens"]
-    if share > NOTED_UNKNOWN_SHARE:
-        notes.append(
-            f"{name}: {100 * share:.1f} % of the tokens are unknown to the vocabulary: its bits per byte do not "
-            "compare with those of other tokenizers"
-        )
-    return record
-
-
-def _counted(texts: list[Text], cut: Callable[[str], int], say: Report) -> Iterator[str]:
-    for text in texts:
-        for batch in _batches(text, cut, "counting symbols of train", say):
-            for piece in batch:
-                yield piece.text
-
-
-def _batches(text: Text, cut: Callable[[str], int], what: str, say: Report) -> Iterator[list[Piece]]:
-    """The pieces of a text in groups of about BATCH characters, told to `say` once they are used."""
-    batch: list[Piece] = []
-    characters = done = 0
-    for piece in text.pieces(cut):
-        batch.append(piece)
-        characters += len(piece.text)
-        if characters >= BATCH:
-            yield batch
-            done += characters
-            say(what, min(done, text.bytes), text.bytes)
-            batch, characters = [], 0
-    if batch:
-        yield batch
-    say(what, text.bytes, text.bytes)
 
 
 def _key(config: Config, sources: dict[str, Source]) -> str:

@@ -1,11 +1,12 @@
 """The text of a corpus on its way: every source read once into a plain file, then shared out to the splits.
 
-`Source` -> `spool` -> `Text` (byte ranges of documents in the file) -> `share_out` -> a `Text` a split -> pieces that
+`Source` -> `spooled` -> `Text` (byte ranges of documents in the file) -> `share_out` -> a `Text` a split -> pieces that
 can be encoded one by one. Knows nothing of vocabularies. Memory holds one block of text and 8 bytes a document.
 """
 
 from __future__ import annotations
 
+import os
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from txl.config import DataConfig
 from txl.data.errors import DataError
 from txl.data.reading import BLOCK_BYTES, Findings, Piece, read
 from txl.data.sources import Source
+from txl.data.store import STARTS, forget_later, read_record, sha256, write_file, write_record
 
 Report = Callable[[str, int, int | None], None]
 """What is being done, how many bytes of it are done, and of how many (None: not known)."""
@@ -62,6 +64,26 @@ class Text:
                         held, first = held[at:], False
 
 
+def spooled(
+    source: Source, data: DataConfig, folder: Path, name: str, revision: str | None, report: Report
+) -> tuple[Text, list[str]]:
+    """All text of a source in the file NAME.txt, and the notes on it; read before, by a process that was killed later,
+    it is taken as it stands if no byte of it changed. DataError where there is no text.
+    """
+    path, starts, read = (folder / f"{name}.{kind}" for kind in ("txt", "documents", "read"))
+    record = read_record(read)
+    if record and path.exists() and starts.exists() and record["sha256"] == [sha256(path), sha256(starts)]:
+        begins = np.fromfile(starts, STARTS).astype(np.int64, copy=False)
+        return Text(path, begins, np.append(begins[1:], path.stat().st_size)), record["notes"]
+    forget_later(folder)
+    findings = Findings(source.key)
+    text = spool(source, data, path, findings, revision, report)
+    write_file(starts, text.starts.astype(STARTS).tobytes())
+    notes = findings.notes()
+    write_record(read, {"sha256": [sha256(path), sha256(starts)], "notes": notes})
+    return text, notes
+
+
 def spool(
     source: Source, data: DataConfig, path: Path, findings: Findings, revision: str | None, report: Report
 ) -> Text:
@@ -77,6 +99,8 @@ def spool(
             if size >= said + SAY_BYTES:
                 report(f"reading {source.key}", size, source.text_bytes)
                 said = size
+        file.flush()
+        os.fsync(file.fileno())
     report(f"reading {source.key}", size, size)
     if not size:
         raise DataError(f"{source.key}: {source.spec} holds no text: all its files or rows are empty")

@@ -1,7 +1,7 @@
 """A prepared corpus on disk: token arrays, document starts, tokenizer and manifest, written once, checked when opened.
 
-Ids and documents -> `SplitWriter` -> files; a folder -> `read_manifest` -> its record, or why it cannot be used.
-`lock` keeps two processes apart. Knows nothing of texts and configs. Numbers are little-endian without a header.
+A folder -> `read_manifest` -> its record, or why it cannot be used. `lock` keeps two processes apart, `replacing` gives
+a folder in the making. Knows nothing of texts and configs. Numbers are little-endian without a header.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import hashlib
 import json
 import os
 import shutil
-from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,10 @@ from txl.data.errors import DataError
 FORMAT = 1
 """Number of the layout; a folder with another one is prepared anew."""
 SPLITS = ("train", "valid", "test")
+STARTS = np.dtype("<i8")
+PLAN = "plan.json"
+"""What a folder in the making is to become; it is gone on with only where this has not changed."""
+FILES = {"manifest.json", "tokenizer.json", *(f"{name}.{kind}" for name in SPLITS for kind in ("ids", "starts"))}
 LARGEST_MANIFEST_BYTES = 16_000_000
 
 
@@ -37,90 +40,6 @@ def id_dtype(vocab_size: int) -> np.dtype[Any]:
         if vocab_size <= size:
             return np.dtype(name)
     raise DataError(f"vocabulary: {vocab_size} ids, but at most {2**32} can be stored")
-
-
-class SplitWriter:
-    """Writes one split in a `with` block: `add` the ids of pieces in order, then `close` for its counts and hashes."""
-
-    def __init__(
-        self, folder: Path, name: str, byte_lengths: np.ndarray, *, unknown_id: int | None, separator_id: int | None
-    ) -> None:
-        self._name, self._byte_lengths = name, byte_lengths
-        self._unknown_id, self._separator_id = unknown_id, separator_id
-        self._dtype = id_dtype(len(byte_lengths))
-        self._file = (folder / f"{name}.ids").open("wb")
-        self._starts_path = folder / f"{name}.starts"
-        self._hash, self._starts = hashlib.sha256(), array("q")
-        self._tokens = self._unknowns = self._token_bytes = self.dropped = 0
-        self._opened = False
-
-    def __enter__(self) -> SplitWriter:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self._file.close()
-
-    @property
-    def documents(self) -> int:
-        """Documents with a token so far."""
-        return len(self._starts)
-
-    def add(self, pieces: Sequence[tuple[bool, np.ndarray]]) -> None:
-        """Append pieces' ids; the flag says whether a piece begins a document; a separator goes between two documents.
-
-        A document without any token (white space to a word vocabulary) is dropped and counted.
-        """
-        parts: list[np.ndarray] = []
-        at = self._tokens
-        for starts, ids in pieces:
-            if starts:
-                self.dropped += self._opened
-                self._opened = True
-            if not len(ids):
-                continue
-            if self._opened:
-                if self._separator_id is not None and self._starts:
-                    parts.append(np.array([self._separator_id]))
-                    at += 1
-                self._starts.append(at)
-                self._opened = False
-            parts.append(ids)
-            at += len(ids)
-        if parts:
-            self._write(np.concatenate(parts))
-
-    def close(self, *, text_bytes: int) -> dict[str, Any]:
-        """Flush to disk; the record of this split, `text_bytes` of UTF-8 long. DataError if it got no token."""
-        self.dropped += self._opened
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        if not self._tokens:
-            raise DataError(
-                f"data.{self._name}: its text becomes no token at all; give text that is not only white space"
-            )
-        starts = np.frombuffer(self._starts, np.int64).astype("<i8").tobytes()
-        write_file(self._starts_path, starts)
-        return {
-            "tokens": self._tokens,
-            "bytes": text_bytes,
-            "documents": len(self._starts),
-            "unknowns": self._unknowns,
-            "bytes_exact": self._unknowns == 0 and self._token_bytes == text_bytes,
-            "ids_sha256": self._hash.hexdigest(),
-            "starts_sha256": hashlib.sha256(starts).hexdigest(),
-        }
-
-    def _write(self, ids: np.ndarray) -> None:
-        largest = int(ids.max())
-        if int(ids.min()) < 0 or largest >= len(self._byte_lengths):
-            raise AssertionError(f"{self._name}: id {largest} outside the vocabulary of {len(self._byte_lengths)}")
-        stored = ids.astype(self._dtype).tobytes()
-        self._file.write(stored)
-        self._hash.update(stored)
-        counts = np.bincount(ids, minlength=len(self._byte_lengths))
-        self._tokens += len(ids)
-        self._token_bytes += int(counts @ self._byte_lengths)
-        self._unknowns += int(counts[self._unknown_id]) if self._unknown_id is not None else 0
 
 
 def corpus_hash(splits: dict[str, dict[str, Any]]) -> str:
@@ -144,13 +63,13 @@ def read_manifest(folder: Path, key: str) -> dict[str, Any]:
         dtype = id_dtype(manifest["tokenizer"]["vocab_size"])
         if manifest["dtype"] != dtype.str:
             raise Damaged(f"{path.name} says {manifest['dtype']} where the vocabulary needs {dtype.str}")
-        if _sha256(folder / "tokenizer.json") != manifest["tokenizer"]["hash"]:
+        if sha256(folder / "tokenizer.json") != manifest["tokenizer"]["hash"]:
             raise Damaged("tokenizer.json is not the one written")
         for name in SPLITS:
             split = manifest["splits"][name]
             if (folder / f"{name}.ids").stat().st_size != split["tokens"] * dtype.itemsize:
                 raise Damaged(f"{name}.ids has not the {split['tokens']} tokens written")
-            if _sha256(folder / f"{name}.starts") != split["starts_sha256"]:
+            if sha256(folder / f"{name}.starts") != split["starts_sha256"]:
                 raise Damaged(f"{name}.starts is not the one written")
         if corpus_hash(manifest["splits"]) != manifest["corpus_hash"]:
             raise Damaged(f"{path.name} has another corpus hash than its splits")
@@ -163,16 +82,38 @@ def verify_ids(folder: Path, manifest: dict[str, Any]) -> None:
     """Read all token arrays against their hashes; DataError names the file that differs."""
     for name in SPLITS:
         path = folder / f"{name}.ids"
-        if _sha256(path) != manifest["splits"][name]["ids_sha256"]:
+        if sha256(path) != manifest["splits"][name]["ids_sha256"]:
             raise DataError(f"{path}: not the tokens that were written; delete the folder {folder} to prepare it anew")
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a whole file and wait until it is on disk."""
-    with path.open("wb") as file:
+    """Write a whole file and wait until it is on disk; killed meanwhile, what had the name before still has it."""
+    partial = path.with_name(f".{path.name}.partial")
+    with partial.open("wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def write_record(path: Path, record: dict[str, Any]) -> None:
+    """Note how far the making of a corpus is."""
+    write_file(path, json.dumps(record).encode())
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """What `write_record` noted; empty where it did not, or where that is no JSON."""
+    try:
+        record = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def forget_later(folder: Path) -> None:
+    """In a folder in the making, forget what was made of a text or a tokenizer that is made anew."""
+    for path in folder.glob("*.kept"):
+        path.unlink()
 
 
 @contextlib.contextmanager
@@ -193,26 +134,34 @@ def lock(path: Path, waiting: str, say: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def replacing(folder: Path) -> Iterator[Path]:
-    """A new folder that takes the place of `folder` when the block ends well, and is removed when it does not.
+def replacing(folder: Path, plan: dict[str, Any]) -> Iterator[Path]:
+    """A folder that takes the place of `folder` when the block ends well, and is removed when an error ends it.
 
-    What is mapped from the old one stays readable. Call it under the lock: what an earlier, killed process left goes
-    first.
+    Killed, or stopped by Ctrl-C, it stays, and the next call with the same `plan` (JSON) gives it again, to go on; one
+    of another plan goes first. What is mapped from the old one stays readable. Call it under the lock.
     """
     made, old = folder.with_name(f"{folder.name}.new"), folder.with_name(f"{folder.name}.old")
-    for left in (made, old):
-        shutil.rmtree(left, ignore_errors=True)
-    made.mkdir()
+    shutil.rmtree(old, ignore_errors=True)
+    if read_record(made / PLAN) != plan:
+        shutil.rmtree(made, ignore_errors=True)
+        made.mkdir()
+        write_record(made / PLAN, plan)
     try:
         yield made
-        if folder.exists():
-            folder.rename(old)
-        made.rename(folder)
-    finally:
-        for left in (made, old):
-            shutil.rmtree(left, ignore_errors=True)
+    except Exception:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+    for path in made.iterdir():
+        if path.name not in {*FILES, PLAN}:
+            path.unlink()
+    if folder.exists():
+        folder.rename(old)
+    made.rename(folder)
+    (folder / PLAN).unlink()  # last: as long as it is there, nothing is done again
+    shutil.rmtree(old, ignore_errors=True)
 
 
-def _sha256(path: Path) -> str:
+def sha256(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -6,6 +6,9 @@ A tokenizer travels as its JSON and each worker makes its own from it. Knows not
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -49,9 +52,18 @@ def encoded_in_order(
 
 
 def _begin(text: str) -> None:
-    """Make a worker's tokenizer."""
+    """Make a worker's tokenizer. It ends when its parent was killed, and leaves Ctrl-C to that one."""
     global _tokenizer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     _tokenizer = tokenizer_from_json(text)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _encode(texts: list[str]) -> list[np.ndarray]:

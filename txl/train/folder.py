@@ -43,8 +43,9 @@ def locked(run_dir: Path, *, active: bool) -> Iterator[None]:
     except OSError as error:
         raise CheckpointError(f"{run_dir}: cannot be written in ({error.strerror}); choose another run.dir") from error
     try:
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
+        with written(path):
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
         yield
     finally:
         path.unlink(missing_ok=True)
@@ -97,5 +98,18 @@ def read_result(run_dir: Path) -> dict[str, Any] | None:
 def write_text(path: Path, text: str) -> None:
     """The text in place of what was there, whole or not at all."""
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8", newline="")
-    os.replace(partial, path)
+    with written(path):
+        partial.write_text(text, encoding="utf-8", newline="")
+        os.replace(partial, path)
+
+
+@contextmanager
+def written(path: Path) -> Iterator[None]:
+    """Turns what the system says of a full or broken disk into a CheckpointError that names the file and the way on."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"{path}: could not be written ({error.strerror or error}); checkpoints are untouched. Make room or mend "
+            "the disk, then give the same command again: the run goes on from the newest checkpoint"
+        ) from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from txl.config import TrainConfig
+from txl.train.folder import written
 
 QUIET_SECONDS = 10.0
 """How long preparing may take before a pipe gets a line about it, and between two such lines."""
@@ -63,7 +65,10 @@ class Journal:
         if self._console.is_terminal:
             self._console.print(text, markup=False, soft_wrap=True)
         else:
-            print(text, flush=True)
+            try:
+                print(text, flush=True)
+            except OSError:  # nobody reads on, or the disk of a log is full: the run goes on, metrics.jsonl has it all
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def working(self, what: str, done: int, total: int | None) -> None:
         """Progress of work that is not a step: preparing text, the last evaluation."""
@@ -84,18 +89,19 @@ class Journal:
             return
         for name in ("metrics.jsonl", "samples.txt"):
             path = self._run_dir / name
-            path.touch()
-            os.truncate(path, min(position.get(name, 0), path.stat().st_size))
-            self._files[name] = path.open("ab")
+            with written(path):
+                path.touch()
+                os.truncate(path, min(position.get(name, 0), path.stat().st_size))
+                self._files[name] = path.open("ab", buffering=0)  # nothing is left to be written when it is closed
         self._first_step = step
         self._began = time.monotonic()
         self._hide()
 
     def position(self) -> dict[str, int]:
         """How many bytes of each file belong to the run so far; all of them stand on the disk."""
-        for file in self._files.values():
-            file.flush()
-            os.fsync(file.fileno())
+        for name, file in self._files.items():
+            with written(self._run_dir / name):
+                os.fsync(file.fileno())
         return {name: file.tell() for name, file in self._files.items()}
 
     def step(self, record: Mapping[str, Any]) -> None:
@@ -119,8 +125,10 @@ class Journal:
             )
 
     def _write(self, name: str, text: str) -> None:
-        self._files[name].write(text.encode())
-        self._files[name].flush()
+        raw = text.encode()
+        with written(self._run_dir / name):
+            while raw:
+                raw = raw[self._files[name].write(raw) :]
 
     def _show(self, what: str, done: int, total: int | None, text: str) -> None:
         """Move the one line of the terminal."""

@@ -271,10 +271,10 @@ def _go_on(run: Run, signum: int) -> str:
 
 def _not_finite(run: Run, state: TrainState, nll: float, norm: float) -> str:
     """The sentence that ends a run whose numbers broke down."""
-    last = next(iter(checkpoints(run.dir)), "none")
+    last = next(iter(checkpoints(run.dir)), None)
+    where = "There is no checkpoint yet: from the start" if last is None else f"Last checkpoint: {last}. From it"
     return (
         f"step {state.step}: the loss is {nll}, the gradient's norm {norm} ({state.skipped_in_a_row} such in a row); "
-        f"the weights are as before. Last checkpoint: {last}. From it train.non_finite=skip passes over a few bad "
-        "steps; a run that breaks down for good wants a new run.dir and a lower optim.lr, more warm-up or "
-        "runtime.precision=fp32"
+        f"the weights are as before. {where} train.non_finite=skip passes over a few bad steps; a run that breaks down "
+        "for good wants a new run.dir and a lower optim.lr, more warm-up or runtime.precision=fp32"
     )

@@ -100,16 +100,16 @@ def save_state(run: Run, state: TrainState) -> Path:
     failure: CheckpointError | None = None
     if run.runtime.is_main:
         tokenizer = run.corpus.tokenizer
-        facts = {
-            **{name: getattr(state, name) for name in NUMBERS},
-            "tokenizer_hash": tokenizer.hash,
-            "vocab_size": tokenizer.vocab_size,
-            "corpus": run.corpus.fingerprint,
-            "scaler": run.runtime.scaler_state(),
-            "journal": run.journal.position(),
-        }
-        snapshot = Snapshot(state.step, run.config, tokenizer.to_json(), whole, moments, memory, facts, rng)
         try:
+            facts = {
+                **{name: getattr(state, name) for name in NUMBERS},
+                "tokenizer_hash": tokenizer.hash,
+                "vocab_size": tokenizer.vocab_size,
+                "corpus": run.corpus.fingerprint,
+                "scaler": run.runtime.scaler_state(),
+                "journal": run.journal.position(),
+            }
+            snapshot = Snapshot(state.step, run.config, tokenizer.to_json(), whole, moments, memory, facts, rng)
             save(run.dir, snapshot)
             kept = {"keep_last": run.config.train.keep_last, "keep_every": run.config.train.keep_every}
             prune(run.dir, **kept, best_step=state.best_step, warn=run.journal.say)

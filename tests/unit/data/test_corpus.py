@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from txl.config import Config, DataConfig, TokenizerConfig
-from txl.data import Corpus, DataError, corpus, cutting, prepare, reading, spool, store
+from txl.data import Corpus, DataError, cutting, making, prepare, reading, spool, writing
 
 DOCUMENTS = {f"d{i}.txt": f"document {i} é\r\nthe end of {i}\n\n" * (i + 1) for i in range(6)}
 
@@ -106,7 +106,7 @@ def test_text_in_blocks_becomes_the_ids_of_the_whole_text(
     whole = prepare(config(tmp_path, folder, tokenizer=tokenizer))
     monkeypatch.setattr(reading, "BLOCK_BYTES", 11)
     monkeypatch.setattr(spool, "BLOCK_BYTES", 7)
-    monkeypatch.setattr(corpus, "BATCH", 50)
+    monkeypatch.setattr(making, "BATCH", 50)
     monkeypatch.setattr(cutting, "BATCH", 40)
     monkeypatch.setattr(cutting, "UNIT", 24)
     blocks = prepare(config(tmp_path, folder, tokenizer=tokenizer, cache_dir=None))
@@ -137,7 +137,7 @@ def test_vocabularies_are_counted_on_the_train_split_only(tmp_path: Path) -> Non
 def test_scored_bytes_are_exact_where_ids_have_bytes_and_a_share_elsewhere(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(corpus, "SUM_TOKENS", 5)
+    monkeypatch.setattr("txl.data.corpus.SUM_TOKENS", 5)
     char = prepare(config(tmp_path, folder, kind="char"))
     text = "".join(texts(char, "train"))
     for start, stop in ((0, len(text)), (3, 29), (7, 7), (10, 11)):
@@ -165,13 +165,13 @@ def test_the_fingerprint_depends_on_the_text_alone(tmp_path: Path, folder: Path)
 def made_anew(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The keys of sources read since: empty after a cache hit."""
     reads: list[str] = []
-    original = corpus.spool
+    original = making.spooled
 
     def counted(source: Any, *rest: Any) -> Any:
         reads.append(source.key)
         return original(source, *rest)
 
-    monkeypatch.setattr(corpus, "spool", counted)
+    monkeypatch.setattr(making, "spooled", counted)
     return reads
 
 
@@ -266,14 +266,14 @@ def test_a_flipped_token_is_found_by_verify(tmp_path: Path, folder: Path) -> Non
 def test_a_source_written_to_while_it_is_read_is_refused(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = corpus.spool
+    original = making.spooled
 
     def interfering(*arguments: Any) -> Any:
         text = original(*arguments)
         (folder / "d9.txt").write_text("late")
         return text
 
-    monkeypatch.setattr(corpus, "spool", interfering)
+    monkeypatch.setattr(making, "spooled", interfering)
     with pytest.raises(DataError, match="a source changed while it was read; run again"):
         prepare(config(tmp_path, folder))
     assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".lock"]
@@ -285,7 +285,7 @@ def test_a_full_disk_leaves_nothing_and_says_where(
     def full(*arguments: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(store.SplitWriter, "_write", full)
+    monkeypatch.setattr(writing.SplitWriter, "_write", full)
     with pytest.raises(DataError, match=r"data.cache_dir: .*cache: No space left on device; .*set data.cache_dir"):
         prepare(config(tmp_path, folder))
     assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".lock"]
@@ -371,7 +371,7 @@ def test_a_new_revision_on_the_hub_makes_it_anew(
 
     rows = {"first": ["a", "b", "c"], "second": ["a", "b", "d"]}
     offered: str | None = "first"
-    monkeypatch.setattr(corpus, "hub_revision", lambda hub: offered)
+    monkeypatch.setattr("txl.data.corpus.hub_revision", lambda hub: offered)
     monkeypatch.setattr(reading, "hub_rows", lambda source, field, streaming, revision: iter(rows[revision]))
     assert sources.find_source("data.train", "hf:some/name").hub is not None
     before = prepare(config(tmp_path, "hf:some/name"))

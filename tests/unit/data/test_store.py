@@ -1,10 +1,11 @@
-"""The files of a prepared corpus: widths, counts, separators, damage and the lock.
+"""The files of a prepared corpus: widths, damage, the lock and the folder in the making.
 
 Ids given by hand -> files read back with plain numpy. Knows nothing of texts.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import subprocess
@@ -20,27 +21,17 @@ import pytest
 from txl.data import DataError
 from txl.data.store import (
     Damaged,
-    SplitWriter,
     corpus_hash,
     id_dtype,
     lock,
     read_manifest,
+    read_record,
     replacing,
     verify_ids,
     write_file,
+    write_record,
 )
-
-Pieces = list[tuple[bool, list[int]]]
-
-
-def written(
-    folder: Path, pieces: Pieces, *, vocab_size: int = 5, separator_id: int | None = None, name: str = "train"
-) -> dict[str, Any]:
-    lengths = np.arange(vocab_size)  # id i stands for i bytes
-    with SplitWriter(folder, name, lengths, unknown_id=None, separator_id=separator_id) as writer:
-        for starts, ids in pieces:
-            writer.add([(starts, np.array(ids, np.int64))])
-        return writer.close(text_bytes=17)
+from txl.data.writing import SplitWriter
 
 
 @pytest.mark.parametrize(
@@ -55,57 +46,15 @@ def test_a_vocabulary_beyond_four_bytes_is_refused() -> None:
         id_dtype(2**32 + 1)
 
 
-def test_id_70000_comes_back_as_70000(tmp_path: Path) -> None:
-    written(tmp_path, [(True, [70_000, 1])], vocab_size=70_001)
-    assert np.fromfile(tmp_path / "train.ids", "<u4").tolist() == [70_000, 1]
-
-
-@pytest.mark.parametrize("wrong", [5, -1])
-def test_an_id_outside_the_vocabulary_is_never_written(tmp_path: Path, wrong: int) -> None:
-    with pytest.raises(AssertionError, match="outside the vocabulary of 5"):
-        written(tmp_path, [(True, [1, wrong])])
-
-
-def test_documents_in_pieces_have_one_start_each(tmp_path: Path) -> None:
-    record = written(tmp_path, [(True, [1, 2]), (False, [3]), (True, [4]), (True, [2, 2, 2]), (False, [])])
-    assert np.fromfile(tmp_path / "train.ids", "u1").tolist() == [1, 2, 3, 4, 2, 2, 2]
-    assert np.fromfile(tmp_path / "train.starts", "<i8").tolist() == [0, 3, 4]
-    assert (record["tokens"], record["documents"], record["bytes"]) == (7, 3, 17)
-    assert record["bytes_exact"] is False  # 1+2+3+4+2+2+2 = 16 bytes of ids, 17 of text
-
-
-def test_separators_stand_between_documents_and_belong_to_the_one_before(tmp_path: Path) -> None:
-    record = written(tmp_path, [(True, [1, 2]), (False, [3]), (True, [4]), (True, [2, 3])], separator_id=0)
-    assert np.fromfile(tmp_path / "train.ids", "u1").tolist() == [1, 2, 3, 0, 4, 0, 2, 3]
-    assert np.fromfile(tmp_path / "train.starts", "<i8").tolist() == [0, 4, 6]
-    assert record["bytes_exact"] is False  # 15
-
-
-def test_bytes_are_exact_when_the_ids_add_up_to_the_text(tmp_path: Path) -> None:
-    record = written(tmp_path, [(True, [1, 2, 4]), (True, [4, 4, 2])], separator_id=0)
-    assert record["bytes_exact"] is True  # 17 of 17, the separator has none
-
-
-def test_documents_without_tokens_are_dropped_with_their_separators(tmp_path: Path) -> None:
-    pieces: Pieces = [(True, []), (True, [1, 3]), (True, []), (False, []), (True, [3]), (True, [])]
-    with SplitWriter(tmp_path, "train", np.ones(5, np.int64), unknown_id=3, separator_id=0) as writer:
-        writer.add([(starts, np.array(ids, np.int64)) for starts, ids in pieces])
-        record = writer.close(text_bytes=4)  # all ids stand for a byte here, but an unknown one for any
-    assert np.fromfile(tmp_path / "train.ids", "u1").tolist() == [1, 3, 0, 3]
-    assert np.fromfile(tmp_path / "train.starts", "<i8").tolist() == [0, 3]
-    assert (writer.dropped, record["unknowns"], record["documents"], record["bytes_exact"]) == (3, 2, 2, False)
-
-
-def test_a_split_without_tokens_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"data.valid: its text becomes no token at all"):
-        written(tmp_path, [(True, []), (True, [])], name="valid")
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "prepared"
     folder.mkdir()
-    splits = {name: written(folder, [(True, [1, 2, 3]), (True, [4])], name=name) for name in ("train", "valid", "test")}
+    splits = {}
+    for name in ("train", "valid", "test"):
+        with SplitWriter(folder, name, np.arange(5), unknown_id=None, separator_id=None) as writer:
+            writer.add([(True, np.array([1, 2, 3])), (True, np.array([4]))])
+            splits[name] = writer.close(text_bytes=10)
     write_file(folder / "tokenizer.json", b"{}")
     manifest = {
         "format": 1,
@@ -185,7 +134,7 @@ def test_a_deep_or_endless_manifest_is_noticed(folder: Path) -> None:
 
 def test_a_replaced_folder_stays_readable_to_who_mapped_it(folder: Path) -> None:
     mapped = np.memmap(folder / "train.ids", "u1", mode="r")
-    with replacing(folder) as made:
+    with replacing(folder, {"key": "k"}) as made:
         (made / "train.ids").write_bytes(b"new")
     assert mapped.tolist() == [1, 2, 3, 4]
     assert [path.name for path in folder.parent.iterdir()] == ["prepared"]
@@ -194,7 +143,7 @@ def test_a_replaced_folder_stays_readable_to_who_mapped_it(folder: Path) -> None
 
 def test_a_failed_replacement_leaves_the_old_folder(folder: Path) -> None:
     def fail() -> None:
-        with replacing(folder) as made:
+        with replacing(folder, {"key": "k"}) as made:
             (made / "x").write_bytes(b"half")
             raise OSError("disk full")
 
@@ -204,12 +153,34 @@ def test_a_failed_replacement_leaves_the_old_folder(folder: Path) -> None:
     read_manifest(folder, "k")
 
 
-def test_what_a_killed_process_left_goes_first(folder: Path) -> None:
-    left = folder.with_name("prepared.new")
-    left.mkdir()
-    (left / "half.ids").write_bytes(b"x")
-    with replacing(folder) as made:
-        assert list(made.iterdir()) == []
+def stopped(folder: Path, plan: dict[str, Any]) -> list[str]:
+    """Begin to replace a folder and stop; what was in it before."""
+    with contextlib.suppress(KeyboardInterrupt), replacing(folder, plan) as made:
+        found = sorted(path.name for path in made.iterdir())
+        (made / "train.kept").write_bytes(b"half")
+        raise KeyboardInterrupt
+    return found
+
+
+def test_what_a_stopped_process_left_is_gone_on_with_only_under_the_same_plan(folder: Path) -> None:
+    assert stopped(folder, {"key": "k", "cuts": [3]}) == ["plan.json"]
+    assert stopped(folder, {"key": "k", "cuts": [3]}) == ["plan.json", "train.kept"]
+    read_manifest(folder, "k")
+    with replacing(folder, {"key": "k", "cuts": [4]}) as made:
+        assert [path.name for path in made.iterdir()] == ["plan.json"]
+        (made / "train.ids").write_bytes(b"new")
+    assert [path.name for path in folder.iterdir()] == ["train.ids"]
+    assert [path.name for path in folder.parent.iterdir()] == ["prepared"]
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"[1]", b"\xff", b"null"])
+def test_a_note_that_is_no_note_says_nothing(tmp_path: Path, raw: bytes) -> None:
+    write_record(tmp_path / "train.kept", {"groups": 3})
+    assert read_record(tmp_path / "train.kept") == {"groups": 3}
+    assert [path.name for path in tmp_path.iterdir()] == ["train.kept"]
+    (tmp_path / "train.kept").write_bytes(raw)
+    assert read_record(tmp_path / "train.kept") == {}
+    assert read_record(tmp_path / "valid.kept") == {}
 
 
 def test_a_lock_file_of_a_dead_process_does_not_block(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import words
 from tests.runs import tiny
 from txl.config import TokenizerConfig
-from txl.data import corpus as module
+from txl.data import making as module
 from txl.data import prepare
 from txl.data.symbols import ByteTokenizer
 from txl.data.workers import encoded_in_order
