@@ -51,9 +51,9 @@ def checked_batch(
         lengths = checked_lengths(lengths, batch_size=batch_size, most=ids.shape[1]).to(ids.device)
         valid = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
         ids = ids.masked_fill(~valid, 0)
-    wrong = ((ids < 0) | (ids >= vocab_size)).nonzero()
-    if len(wrong):
-        row, column = wrong[0].tolist()
+    least, most = (int(end) for end in ids.aminmax()) if ids.numel() else (0, 0)
+    if least < 0 or most >= vocab_size:
+        row, column = ((ids < 0) | (ids >= vocab_size)).nonzero()[0].tolist()
         found = int(ids[row, column])
         raise ValueError(f"ids[{row}, {column}] is {found}: the model's vocabulary has ids 0 to {vocab_size - 1}")
     if resets is not None:

@@ -339,6 +339,19 @@ def test_absolute_positions_say_that_windows_are_computed_anew(position: Any, ar
     assert Session(model).recomputes is recomputes
 
 
+def test_what_callers_are_given_is_theirs_to_change() -> None:
+    model = make_model(BASE, dtype=torch.float32)
+    session = Session(model)
+    step = next(session.draw(1))
+    given = [session.feed(random_ids(1, 4)), session.log_probs(), session.ages, step.ids, step.log_probs]
+    given += session.state_dict().values()
+    assert not any(tensor.is_inference() or tensor.requires_grad for tensor in given)
+    before = session.log_probs()
+    for tensor in given:
+        tensor.zero_()
+    assert torch.equal(session.log_probs(), before)
+
+
 def test_bytes_are_those_of_the_state() -> None:
     _, session = start(2)
     empty = session.nbytes
