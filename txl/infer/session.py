@@ -209,7 +209,8 @@ class Session:
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Go on from the state of a session of the same model, batch size and window, in this process or another.
 
-        Raises ValueError naming every tensor that does not fit; the session is then unchanged.
+        Raises ValueError naming another window or model, or else every tensor that does not fit; the session is then
+        unchanged.
         """
         state = checked_state(state, self.state_dict())
         cached = {name: tensor for name, tensor in state.items() if name.startswith("cache.")}
