@@ -62,7 +62,10 @@ def read_stream(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except (OSError, SafetensorError, ValueError, RecursionError) as error:
         if isinstance(error, CheckpointError):
             raise
-        raise CheckpointError(f"{path}: cannot be read as a state ({getattr(error, 'strerror', error)})") from error
+        found = getattr(error, "strerror", None) or error
+        raise CheckpointError(
+            f"{path}: cannot be read as a state ({found}); allowed: a file that txl score --state wrote, whole"
+        ) from error
 
 
 def _digest(tensors: Mapping[str, Tensor], record: str) -> str:

@@ -195,12 +195,20 @@ def _drawing_arguments(parser: argparse.ArgumentParser) -> None:
 
 def count_or_inf(text: str) -> int | None:
     """A number of tokens, None for `inf`."""
-    return None if text == "inf" else int(text)
+    if text == "inf":
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"found {text!r}; allowed: a whole number, or inf for no end") from None
 
 
 def ids_of(text: str) -> list[int]:
     """Comma-separated ids."""
-    return [int(part) for part in text.split(",")]
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"found {text!r}; allowed: whole numbers with commas, e.g. 13,10") from None
 
 
 def watch_arguments(parser: argparse.ArgumentParser) -> None:

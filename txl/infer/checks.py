@@ -51,9 +51,9 @@ def checked_batch(
         lengths = checked_lengths(lengths, batch_size=batch_size, most=ids.shape[1]).to(ids.device)
         valid = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
         ids = ids.masked_fill(~valid, 0)
-    wrong = ((ids < 0) | (ids >= vocab_size)).nonzero()
-    if len(wrong):
-        row, column = wrong[0].tolist()
+    least, most = (int(end) for end in ids.aminmax()) if ids.numel() else (0, 0)
+    if least < 0 or most >= vocab_size:
+        row, column = ((ids < 0) | (ids >= vocab_size)).nonzero()[0].tolist()
         found = int(ids[row, column])
         raise ValueError(f"ids[{row}, {column}] is {found}: the model's vocabulary has ids 0 to {vocab_size - 1}")
     if resets is not None:
@@ -82,16 +82,16 @@ def checked_rows(rows: Iterable[int] | None, *, batch_size: int) -> list[int]:
     return chosen
 
 
-def checked_stop(stop: Iterable[Sequence[int]], *, vocab_size: int) -> list[list[int]]:
-    """Stop sequences as lists of ids."""
+def checked_stop(stop: Iterable[Sequence[int]], *, vocab_size: int, name: str = "stop") -> list[list[int]]:
+    """Stop sequences as lists of ids; `name` is what the caller knows them as."""
     sequences = [one if isinstance(one, str | int) else [int(i) for i in one] for one in stop]
     lists = [one for one in sequences if isinstance(one, list)]
     if len(lists) < len(sequences):
         raise ValueError(
-            f"stop is {sequences}: must be lists of ids such as [[10], [13, 10]]; for strings see generate_text"
+            f"{name} is {sequences}: must be lists of ids such as [[10], [13, 10]]; for strings see generate_text"
         )
     if any(not one or any(not 0 <= i < vocab_size for i in one) for one in lists):
-        raise ValueError(f"stop is {lists}: each list must have at least one id, each id 0 to {vocab_size - 1}")
+        raise ValueError(f"{name} is {lists}: each list must have at least one id, each id 0 to {vocab_size - 1}")
     return lists
 
 
@@ -105,18 +105,19 @@ def checked_seeds(seed: int | Sequence[int], *, batch_size: int) -> list[int]:
 
 def checked_state(found: dict[str, Tensor], like: dict[str, Tensor]) -> dict[str, Tensor]:
     """`found`, copied to the devices of `like`, whose names, shapes, dtypes, window and model it must have."""
+    causes = []
     problems = [f"{name} is missing" for name in like.keys() - found.keys()]
     problems += [f"{name} is unknown" for name in found.keys() - like.keys()]
     for name in like.keys() & found.keys():
         if (found[name].shape, found[name].dtype) != (like[name].shape, like[name].dtype):
             problems.append(f"{name} is {_described(found[name])} instead of {_described(like[name])}")
         elif name == "window" and int(found[name]) != int(like[name]):
-            problems.append(f"window is {int(found[name])} instead of {int(like[name])}")
+            causes.append(f"window is {int(found[name])} instead of {int(like[name])}")
         elif name == "model" and not torch.equal(found[name].cpu(), like[name].cpu()):
-            problems.append(f"model is {_digest(found[name])} instead of {_digest(like[name])}")
-    if problems:
+            causes.append(f"model is {_digest(found[name])} instead of {_digest(like[name])}")
+    if causes or problems:  # another window or model explains every tensor of another shape
         raise ValueError(
-            f"the state is not of a session like this one: {'; '.join(sorted(problems))}. "
+            f"the state is not of a session like this one: {'; '.join(sorted(causes or problems))}. "
             "Make the session with the same model, batch_size and window"
         )
     return {name: tensor.to(like[name].device, copy=True) for name, tensor in found.items()}

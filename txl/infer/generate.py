@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from txl.infer.checks import checked_stop
 from txl.infer.sampling import Sampling
 from txl.infer.session import Drawn, Session
 
@@ -97,7 +98,8 @@ def generate_texts(
     """
     stops = _checked_stops(stop)
     _check_fit(session, tokenizer, len(prompts))
-    drawn = session.draw(max_new_tokens, sampling, stop=stop_ids, seed=seed)
+    ending = checked_stop(stop_ids, vocab_size=tokenizer.vocab_size, name="stop_ids")
+    drawn = session.draw(max_new_tokens, sampling, stop=ending, seed=seed)
     said = read_prompts(session, tokenizer, prompts)
     rows = [_Row(tokenizer.stream_decoder(), StopText(stops), ids) for ids in said]
     return _written(drawn, rows)

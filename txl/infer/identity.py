@@ -28,7 +28,7 @@ def fingerprint(model: Model) -> Tensor:
     """
     settings = {name: value for name, value in vars(model.config).items() if name not in WITHOUT_EFFECT}
     digest = hashlib.sha256(repr(sorted(settings.items())).encode())
-    for name, weight in model.named_parameters():
+    for name, weight in (*model.named_parameters(), *model.named_buffers()):  # 8-bit weights are buffers
         digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
         digest.update(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return torch.tensor(list(digest.digest()), dtype=torch.uint8)

@@ -180,7 +180,7 @@ def _first_mass(log_probs: Tensor, order: Tensor, mass: float) -> Tensor:
 
 def _check_numbers(best: Tensor) -> None:
     """Raise FloatingPointError for rows whose best log-probability is not a number."""
-    if not bool(torch.isfinite(best).all()):
+    if not math.isfinite(float(best.sum())):
         rows = (~torch.isfinite(best)).nonzero()[:, 0].tolist()
         raise FloatingPointError(
             f"the log-probabilities of rows {rows} are not numbers: are the model's weights finite?"

@@ -11,6 +11,7 @@ import copy
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -71,6 +72,7 @@ class Session:
         self._hidden = weight.new_zeros(batch_size, model.config.d_model)
         self._recent = torch.full((batch_size, RECENT_TOKENS), -1)
         self._model_id: Tensor | None = None
+        self._all_read = False
 
     @property
     def batch_size(self) -> int:
@@ -106,31 +108,37 @@ class Session:
         gives no number.
         """
         batch = self._checked(ids, lengths, resets)
-        nats = self._hidden.new_full(ids.shape, math.nan, dtype=_wide(self._hidden.dtype))
-        with evaluating(self._modules):
+        nats = torch.empty(ids.shape, dtype=_wide(self._hidden.dtype), device=self._hidden.device)
+        with self._running():
             for start, piece in self._pieces(batch):
-                known = self._cache.age > 0
+                unread = self._unread()
                 before = self._advance(piece.ids, piece.lengths, piece.resets)
                 targets = piece.ids if piece.valid is None else piece.ids.masked_fill(~piece.valid, -100)
-                if not bool(known.all()):
-                    targets = torch.cat([targets[:, :1].masked_fill(~known[:, None], -100), targets[:, 1:]], dim=1)
+                if unread is not None:
+                    targets = torch.cat([targets[:, :1].masked_fill(unread[:, None], -100), targets[:, 1:]], dim=1)
                 scored = self.model.nll(before, targets)
                 _check_numbers(scored)
-                nats[:, start : start + piece.ids.shape[1]] = scored.masked_fill(targets == -100, math.nan)
+                if targets is not piece.ids:
+                    scored = scored.masked_fill(targets == -100, math.nan)
+                nats[:, start : start + piece.ids.shape[1]] = scored
         return nats
 
     def read(self, ids: Tensor, lengths: Tensor | Sequence[int] | None = None, resets: Tensor | None = None) -> None:
         """As `feed`, without the nats and their cost: what a prompt needs. Arguments and errors are the same."""
         batch = self._checked(ids, lengths, resets)
-        with evaluating(self._modules):
+        with self._running():
             for _, piece in self._pieces(batch):
                 self._advance(piece.ids, piece.lengths, piece.resets)
         _check_numbers(self._hidden)
 
     def log_probs(self) -> Tensor:
         """Log-probabilities of each row's next token, B×V; those of a row that was fed nothing are uniform."""
-        with evaluating(self._modules):
-            return self._log_probs()
+        with self._running():
+            logits = self.model.logits(self._hidden[:, None])[:, 0]
+        logits = logits.to(_wide(logits.dtype))
+        if (unread := self._unread()) is not None:
+            logits = logits.masked_fill(unread[:, None], 0.0)
+        return logits.log_softmax(dim=-1)
 
     def generate(
         self,
@@ -201,19 +209,23 @@ class Session:
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Go on from the state of a session of the same model, batch size and window, in this process or another.
 
-        Raises ValueError naming every tensor that does not fit; the session is then unchanged.
+        Raises ValueError naming another window or model, or else every tensor that does not fit; the session is then
+        unchanged.
         """
         state = checked_state(state, self.state_dict())
         cached = {name: tensor for name, tensor in state.items() if name.startswith("cache.")}
-        self._cache.load_state_dict({name.removeprefix("cache."): tensor for name, tensor in cached.items()})
-        self._hidden, self._recent = state["hidden"], state["recent"]
+        with self._running():
+            self._cache.load_state_dict({name.removeprefix("cache."): tensor for name, tensor in cached.items()})
+        self._hidden, self._recent, self._all_read = state["hidden"], state["recent"], False
 
     def reset(self, rows: Sequence[int] | None = None) -> None:
         """Forget the texts of the given rows (None: of all): their next token is scored NaN, as a first token is."""
         chosen = checked_rows(rows, batch_size=self.batch_size)
-        self._cache.reset(chosen)
-        self._hidden[chosen] = 0
-        self._recent[chosen] = -1
+        with self._running():
+            self._cache.reset(chosen)
+            self._hidden[chosen] = 0
+            self._recent[chosen] = -1
+        self._all_read = False
 
     def fork(self, rows: Sequence[int] | None = None) -> Session:
         """An independent session that stands where this one does, of the given rows (one may be named twice) or all."""
@@ -229,23 +241,43 @@ class Session:
         """The steps that `draw` promises."""
         longest = max(map(len, stops), default=0)
         tails: list[list[int]] = [[] for _ in generators]
-        active = torch.ones(len(generators), dtype=torch.bool)
+        active = [True] * len(generators)
         for _ in steps:
-            if not active.any():
+            if not any(active):
                 return
-            fresh = self._cache.age.cpu() == 0
+            log_probs = self.log_probs()
             uniforms = torch.cat([_uniform(generator) for generator in generators])
-            lengths = None if active.all() else active.to(torch.int64)
-            with evaluating(self._modules):
-                log_probs = self._log_probs()
-                ids = choose(log_probs, sampling, self._recent, uniforms)
-                ids = torch.where(fresh, (uniforms * self.model.vocab_size).long(), ids).masked_fill(~active, -1)
-                self._advance(ids.clamp(min=0)[:, None], lengths, None)
+            ids = choose(log_probs, sampling, self._recent, uniforms)
+            if (unread := self._unread()) is not None:
+                ids = torch.where(unread.cpu(), (uniforms * self.model.vocab_size).long(), ids)
+            lengths = None if all(active) else torch.tensor(active, dtype=torch.int64)
+            with self._running():
+                self._advance(ids[:, None], lengths, None)
+            if lengths is not None:
+                ids = ids.masked_fill(lengths == 0, -1)
             if stops:
                 tails = [[*tail, new][-longest:] for tail, new in zip(tails, ids.tolist(), strict=True)]
-                ended = [any(tail[-len(one) :] == one for one in stops) for tail in tails]
-                active = active & ~torch.tensor(ended)
+                active = [
+                    on and not any(tail[-len(one) :] == one for one in stops)
+                    for on, tail in zip(active, tails, strict=True)
+                ]
             yield Drawn(ids, log_probs)
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """What the model computes inside belongs to no graph, now or ever, which saves torch an eighth of a step; what
+        callers are given is made outside and theirs to change."""
+        with evaluating(self._modules), torch.inference_mode():
+            yield
+
+    def _unread(self) -> Tensor | None:
+        """bool B: the rows that have read nothing; None where there are none, which is asked again after a reset
+        alone."""
+        if self._all_read:
+            return None
+        unread = self._cache.age == 0
+        self._all_read = not bool(unread.any())
+        return None if self._all_read else unread
 
     def _checked(self, ids: Tensor, lengths: Tensor | Sequence[int] | None, resets: Tensor | None) -> Batch:
         """The arguments of `feed` on the model's device; ValueError where they are wrong."""
@@ -259,19 +291,15 @@ class Session:
             return iter([(0, batch)])
         return ((start, batch.piece(start, start + step)) for start in range(0, batch.ids.shape[1], step))
 
-    def _log_probs(self) -> Tensor:
-        """What `log_probs` promises, in evaluation mode."""
-        logits = self.model.logits(self._hidden[:, None])[:, 0]
-        logits = logits.to(_wide(logits.dtype))
-        return torch.where(self._cache.age[:, None] > 0, logits, 0.0).log_softmax(dim=-1)
-
     def _advance(self, ids: Tensor, lengths: Tensor | None, resets: Tensor | None) -> Tensor:
         """Read ids, B×T; the hidden state *before* each of them, B×T×D."""
         device = self._hidden.device
         here = None if lengths is None else lengths.to(device)
         hidden = self.model.advance(ids.to(device), self._cache, resets=resets, lengths=here)
         hidden = hidden.to(self._hidden.dtype)
-        before = torch.cat([self._hidden[:, None], hidden[:, :-1]], dim=1)
+        before = self._hidden[:, None]
+        if hidden.shape[1] > 1:
+            before = torch.cat([before, hidden[:, :-1]], dim=1)
         if here is None:
             self._hidden = hidden[:, -1].clone()
         else:
@@ -283,7 +311,7 @@ class Session:
 
 def _check_numbers(nats: Tensor) -> None:
     """Raise FloatingPointError lest the NaN of broken weights pass for that of a token that is not scored."""
-    if bool(nats.isnan().any()):
+    if math.isnan(float(nats.sum())):
         raise FloatingPointError("the model's nats are not numbers: are its weights finite?")
 
 

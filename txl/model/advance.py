@@ -50,9 +50,11 @@ def advance_cached(
         resets = None
     n_tokens = ids.shape[1]
     past = cache.past()
-    filled = int(past.max())
+    least, filled = (int(end) for end in past.aminmax())
     window = cache.window - int(stack.config.window_includes_self)
-    first = first_visible(past, filled, n_tokens, resets, window=window)
+    first = None
+    if resets is not None or least < filled or filled + n_tokens - 1 > window:
+        first = first_visible(past, filled, n_tokens, resets, window=window)
     x = stack.embed(ids)
     terms = terms_for(stack, cache, filled + n_tokens, n_tokens, x)
     rotation = None

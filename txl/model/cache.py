@@ -106,13 +106,21 @@ class KeyValueCache(Cache):
     """
 
     def __init__(self, fresh: Tensor, *, window: int, batch_size: int, valid: int = 0) -> None:
-        """fresh: what a row of no age holds, layers×2×H×1×N×E, or a single column where all N are alike."""
+        """fresh: what a row of no age holds, layers×2×H×1×N×E, or a single column where all N are alike.
+
+        Raises ValueError for a window that does not fit into memory.
+        """
         n_layer, _, n_head, _, _, width = fresh.shape
         self.fresh = fresh
         self.window = window
         self.valid = valid
         self.age = torch.zeros(batch_size, dtype=torch.int64, device=fresh.device)
-        self.data = fresh.new_zeros(n_layer, 2, n_head, batch_size, 2 * window, width)
+        try:
+            self.data = fresh.new_zeros(n_layer, 2, n_head, batch_size, 2 * window, width)
+        except RuntimeError as error:
+            needed = fresh.itemsize * n_layer * 2 * n_head * batch_size * 2 * window * width
+            found = f"found {window}, whose keys and values for {batch_size} rows take {needed:,} bytes"
+            raise ValueError(f"window: {found}; allowed: what fits into memory") from error
         self.end = window
         self.reset()
         self.terms: list[RelativeTerm] = []

@@ -64,7 +64,10 @@ class Embedding(nn.Module):
                 vectors = F.linear(vectors, projection).to(
                     table.dtype
                 )  # the residual stream is float32 in autocast too
+            if out is None:
+                out = vectors
+                continue
             inside = ((ids >= start) & (ids < stop))[..., None]
-            out = vectors if out is None else torch.where(inside, vectors, out)
+            out = torch.where(inside, vectors, out)
         assert out is not None
         return out

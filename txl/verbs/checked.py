@@ -5,8 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from txl.config import ConfigError
+
+if TYPE_CHECKING:
+    from txl.infer import Session
 
 
 @contextmanager
@@ -24,6 +29,14 @@ def arguments_checked(*parameters: str) -> Iterator[None]:
         for name in parameters:
             message = re.sub(rf"(?<![\w.-]){name}(?= is |: found)", f"--{name.replace('_', '-')}", message)
         raise ConfigError([message]) from error
+
+
+def go_on_from(session: Session, tensors: dict[str, Any], path: Path) -> None:
+    """Put a session where the state of a file stands; ConfigError naming the file where it is another session's."""
+    try:
+        session.load_state_dict(tensors)
+    except ValueError as error:
+        raise ConfigError([f"--state {path}: {error}"]) from error
 
 
 def overrides_of(options: Mapping[str, tuple[str, object]]) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from txl.config import ConfigError
-from txl.verbs.checked import arguments_checked, files_and_settings
+from txl.verbs.checked import arguments_checked, files_and_settings, go_on_from
 from txl.verbs.reading import Source, check_readable, opened
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def score(
 ) -> None:
     """Print the surprisal of each token, line, sentence or document of text, as it comes."""
     files, overrides = files_and_settings(words)
-    total = _checked(files, unit, top, isolate, state)
+    total = _checked(files, unit, above, top, isolate, state)
     from txl.infer import Session
     from txl.infer.score import Scorer
     from txl.terminal import progress
@@ -156,6 +157,7 @@ class Job:
         """Go on from the state if there is one; score until the end or a signal; save."""
         if self.state is not None and self.state.exists():
             self._load(self.state)
+        self._save()  # a place that cannot be written to is known before the work, not after it
         before = check_readable(self.files[: self.index])
         for index in range(self.index, len(self.files)):
             if index > self.index:
@@ -184,7 +186,7 @@ class Job:
         if self.state is None:
             return f"{where}; with --state FILE such a job can go on"
         if name == "-":
-            return f"{where}; {self.state} is saved: the same command goes on with the bytes after it"
+            return f"{where}; {self.state} is saved: the same command goes on with what tail -c +{offset + 1} gives"
         return f"{where}; {self.state} is saved: the same command goes on"
 
     def _blocks(self, source: Source, signals: Signals) -> Iterator[tuple[list[Span], Cutter]]:
@@ -237,8 +239,7 @@ class Job:
             raise ConfigError([f"--state {path}: found {settings}, asked for {self._settings()}; use another FILE"])
         if done != list(self.files[: len(done)]):
             raise ConfigError([f"--state {path}: scored {', '.join(done)}; found {', '.join(self.files)}"])
-        with arguments_checked("window", "model"):
-            self.scorer.session.load_state_dict(tensors)
+        go_on_from(self.scorer.session, tensors, path)
         self.scorer.load_state(record["score"])
         self.index, self.place = len(done) - 1, record["place"]
 
@@ -262,11 +263,17 @@ def summary(scorer: Scorer) -> str:
     return said
 
 
-def _checked(files: Sequence[str], unit: str, top: int | None, isolate: bool, state: Path | None) -> int:
+def _checked(
+    files: Sequence[str], unit: str, above: float | None, top: int | None, isolate: bool, state: Path | None
+) -> int:
     """Bytes of all files; ConfigError naming everything that cannot be done."""
     problems = []
     if not files:
         problems.append("FILE: found none; allowed: files, or - for standard input")
+    if files.count("-") > 1:
+        problems.append(f"-: found {files.count('-')} times; allowed: once, for standard input comes once")
+    if above is not None and math.isnan(above):
+        problems.append("--above: found nan; allowed: a number of bits a token")
     if top is not None and top < 1:
         problems.append(f"--top: found {top}; allowed: at least 1")
     if top is not None and state is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from txl.config import ConfigError
-from txl.verbs.checked import arguments_checked
+from txl.verbs.checked import arguments_checked, go_on_from
 
 if TYPE_CHECKING:
     from txl.checkpoint import Bundle
@@ -26,7 +26,7 @@ RULES = {
     "frequency_penalty": 0.0,
 }
 """The options that are fields of `Sampling`, with their defaults."""
-PARAMETERS = ("window", "max_new_tokens", "beams", "length_penalty", "stop", "seed", *RULES)
+PARAMETERS = ("window", "max_new_tokens", "beams", "length_penalty", "stop", "stop_ids", "seed", *RULES)
 """Names in messages of `txl.infer` that are options here."""
 
 
@@ -50,6 +50,8 @@ def generate(
 ) -> None:
     """Write text after a prompt, as it comes; `rules` are the fields of `Sampling`."""
     texts = prompts_of(prompts, "-" if "-" in overrides else prompt_file)
+    if greedy and rules["temperature"] not in (0.0, RULES["temperature"]):
+        raise ConfigError([f"--greedy: found --temperature {rules['temperature']} too; allowed: one of them"])
     rules = {**rules, "temperature": 0.0} if greedy else rules
     _check(len(texts), max_new_tokens, beams, length_penalty, bool(stop), rules, log_probs)
     from txl.infer import Sampling, generate_texts, opening_note
@@ -98,7 +100,7 @@ def session_of(bundle: Bundle, rows: int, window: int | None, state: Path | None
         if window is None and "window" in tensors and bundle.model.reach(0) is not None:
             window = int(tensors["window"])
         session = Session(bundle.model, window=window)
-        session.load_state_dict(tensors)
+        go_on_from(session, tensors, state)
         session = session.fork(rows=[0] * rows)
     if session.recomputes:
         print(f"positions are absolute: each token's window of {session.window} is computed anew", file=sys.stderr)
@@ -118,7 +120,9 @@ def search(
 ) -> None:
     """Print the best continuation that beam search finds, or all it finds as JSON."""
     from txl.infer import beam_search, read_prompts
+    from txl.infer.checks import checked_stop
 
+    stop_ids = checked_stop(stop_ids, vocab_size=session.model.vocab_size, name="stop_ids")
     (said,) = read_prompts(session, bundle.tokenizer, [prompt])
     before = bundle.tokenizer.decode(said)
     if int(session.ages[0]) == 0:  # nothing to go on from: the first token is drawn, as opening_note says

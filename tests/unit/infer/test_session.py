@@ -339,6 +339,32 @@ def test_absolute_positions_say_that_windows_are_computed_anew(position: Any, ar
     assert Session(model).recomputes is recomputes
 
 
+def test_a_row_put_back_to_its_beginning_is_not_scored_at_first() -> None:
+    model, session = start(2)
+    beginning, twin = session.state_dict(), session.fork()
+    feed(session, TEXT[:4], OTHER[:4])
+    session.load_state_dict(beginning)
+    for one in (session, twin):
+        assert one.feed(torch.tensor([TEXT[:2], OTHER[:2]]))[:, 0].isnan().all()
+        one.reset(rows=[1])
+        nats = one.feed(torch.tensor([TEXT[2:3], OTHER[:1]]))[:, 0]
+        assert close(nats[:1].tolist(), model.nats_of(TEXT[:3])[-1:])
+        assert nats[1].isnan()
+
+
+def test_what_callers_are_given_is_theirs_to_change() -> None:
+    model = make_model(BASE, dtype=torch.float32)
+    session = Session(model)
+    step = next(session.draw(1))
+    given = [session.feed(random_ids(1, 4)), session.log_probs(), session.ages, step.ids, step.log_probs]
+    given += session.state_dict().values()
+    assert not any(tensor.is_inference() or tensor.requires_grad for tensor in given)
+    before = session.log_probs()
+    for tensor in given:
+        tensor.zero_()
+    assert torch.equal(session.log_probs(), before)
+
+
 def test_bytes_are_those_of_the_state() -> None:
     _, session = start(2)
     empty = session.nbytes

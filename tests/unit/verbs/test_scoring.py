@@ -208,8 +208,8 @@ def test_a_state_of_another_job_is_refused(run: Path, tmp_path: Path, capsys: Ca
     score(run, path, "--state", state)
     other = make_run(tmp_path / "other", seed=1)
     cases: list[tuple[list[Any], str]] = [
-        ([other, path], "not of a session like this one: --model is "),
-        ([run, path, "--window", 3], "--window is 10 instead of 3"),
+        ([other, path], f"--state {state}: the state is not of a session like this one: model is "),
+        ([run, path, "--window", 3], "not of a session like this one: window is 10 instead of 3. Make"),
         ([run, path, "--unit", "token"], "'unit': 'line'"),
         ([run, tmp_path / "b.txt"], f"scored {path}; found {tmp_path / 'b.txt'}"),
     ]
@@ -227,6 +227,11 @@ def test_a_state_of_another_job_is_refused(run: Path, tmp_path: Path, capsys: Ca
         (["nowhere.txt", "also.txt"], "nowhere.txt: no such file; allowed: files, or - for standard input\nalso.txt"),
         (["."], ".: is a folder"),
         (["data.document_pattern=x"], "FILE: found none"),
+        (["-", "-"], "-: found 2 times; allowed: once"),
+        (["-", "--above", "nan"], "--above: found nan; allowed: a number of bits"),
+        (["-", "--window", "1000000000000"], "window: found 1000000000000, whose keys and values for 1 rows take"),
+        (["-", "--state", "nowhere/s"], "nowhere/s: the state cannot be written"),
+        (["-", "--state", "."], ".: cannot be read as a state ("),
         (["-", "--top", "0"], "--top: found 0; allowed: at least 1"),
         (["-", "--top", "3", "--state", "s"], "--top with --state"),
         (["-", "--isolate", "--unit", "document"], "--isolate with --unit document"),
@@ -272,6 +277,7 @@ def test_an_endless_pipe_gets_each_line_at_once_and_ctrl_c_saves(run: Path, tmp_
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, b"")
     assert f"stopped after byte {sum(map(len, lines[:3])) + 15:,} of standard input; {state} is saved".encode() in err
+    assert f"tail -c +{sum(map(len, lines[:3])) + 16} gives".encode() in err
     assert [one["text"] for one in found] == [one["text"] for one in whole[:3]]
     assert found[0]["bits"] == whole[0]["bits"]
 

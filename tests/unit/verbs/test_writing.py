@@ -133,7 +133,10 @@ def test_a_text_goes_on_where_scoring_stopped(run: Path, tmp_path: Path, capsys:
     generate(run, "--prompt", text + "a", "--window", 6, "--max-new-tokens", 9, "--seed", 5)
     assert capsys.readouterr().out == both[1] + "\n"
     generate(run, "--state", state, "--window", 3, code=2)
-    assert "--window is 6 instead of 3" in capsys.readouterr().err
+    assert (
+        f"--state {state}: the state is not of a session like this one: window is 6 instead of 3"
+        in capsys.readouterr().err
+    )
     generate(run, "--state", tmp_path / "book.txt", code=2)
     assert "cannot be read as a state" in capsys.readouterr().err
 
@@ -175,7 +178,9 @@ def test_a_parent_of_runs_says_which_runs_it_holds(tmp_path: Path, capsys: Captu
             "--top-p is 0.0: must be above 0 and at most 1, or None; --typical-p is",
         ),
         (["--seed", "-1"], "--seed is -1"),
-        (["--stop-ids", "9999"], "each id 0 to 255"),
+        (["--stop-ids", "9999"], "--stop-ids is [[9999]]: each list must have at least one id, each id 0 to 255"),
+        (["--stop-ids", "9999", "--beams", "2", "--prompt", "a"], "--stop-ids is [[9999]]"),
+        (["--greedy", "--temperature", "2"], "--greedy: found --temperature 2.0 too; allowed: one of them"),
     ],
 )
 def test_what_cannot_be_is_named_as_it_was_given(words: list[str], message: str, run: Path, capsys: Capture) -> None:
@@ -186,8 +191,11 @@ def test_what_cannot_be_is_named_as_it_was_given(words: list[str], message: str,
 
 
 def test_words_that_are_no_number_are_misuse(run: Path, capsys: Capture) -> None:
-    for words_ in (["--max-new-tokens", "many"], ["--stop-ids", "1;2"]):
+    for option, word, allowed in (
+        ("--max-new-tokens", "many", "a whole number, or inf for no end"),
+        ("--stop-ids", "1;2", "whole numbers with commas, e.g. 13,10"),
+    ):
         with pytest.raises(SystemExit) as end:
-            generate(run, *words_)
+            generate(run, option, word)
         assert end.value.code == 2
-    assert "invalid" in capsys.readouterr().err
+        assert f"argument {option}: found '{word}'; allowed: {allowed}" in capsys.readouterr().err

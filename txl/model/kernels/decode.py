@@ -24,7 +24,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, term: RelativeTerm, *, first: Tensor
     else:
         query = plus(q, term.bias_v)[:, 0].transpose(0, 1)
         position = torch.bmm(query, term.r.permute(1, 2, 0).to(q.dtype))
-        score = torch.baddbmm(position.view(-1, n_keys, 1), keys, content, beta=scale, alpha=scale)
+        score = position.view(-1, n_keys, 1).baddbmm_(keys, content, beta=scale, alpha=scale)
     score = score.view(n_heads, n_rows, n_keys).to(torch.promote_types(score.dtype, torch.float32))
     if term.bias is not None:
         score = score + term.bias[:, None].to(score.dtype)

@@ -37,9 +37,10 @@ class Linear(nn.Linear):
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x weightᵀ + bias by the chosen products."""
+    if torch.compiler.is_compiling() or x.numel() < LEAST_ROWS * x.shape[-1]:
+        return F.linear(x, weight, bias)
     on_cpu_in_fp32 = x.dtype == weight.dtype == torch.float32 and x.device.type == "cpu"
-    as_it_is = torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu") or not on_cpu_in_fp32
-    if as_it_is or x.numel() < LEAST_ROWS * x.shape[-1] or chosen() == "torch":
+    if not on_cpu_in_fp32 or torch.is_autocast_enabled("cpu") or chosen() == "torch":
         return F.linear(x, weight, bias)
     product: Tensor = _Product.apply(x, weight, bias)
     return product
