@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -23,10 +24,10 @@ class Cache:
     The weights must not change while it lives. blank: what a fresh row holds, one row a tensor.
     """
 
-    def __init__(self, blank: dict[str, Tensor], *, window: int, batch_size: int) -> None:
+    def __init__(self, blank: dict[str, Tensor], *, window: int, batch_size: int, device: torch.device) -> None:
         self.blank = blank
         self.window = window
-        self.age = torch.zeros(batch_size, dtype=torch.int64, device=next(iter(blank.values())).device)
+        self.age = torch.zeros(batch_size, dtype=torch.int64, device=device)
         self._rows = {name: row.expand(batch_size, *row.shape[1:]).clone() for name, row in blank.items()}
 
     @property
@@ -55,7 +56,7 @@ class Cache:
         if ids.shape[0] != self.batch_size:
             raise ValueError(f"the cache has {self.batch_size} rows but ids has {ids.shape[0]}")
 
-    def select(self, rows: Tensor | Sequence[int]) -> Cache:
+    def select(self, rows: Tensor | Sequence[int]) -> Self:
         """An independent cache of the given rows, in that order; a row may be named twice."""
         index = torch.as_tensor(rows, dtype=torch.int64, device=self.age.device)
         chosen = copy(self)
@@ -63,7 +64,7 @@ class Cache:
         chosen.age = self.age[index]
         return chosen
 
-    def clone(self) -> Cache:
+    def clone(self) -> Self:
         """An independent copy."""
         return self.select(range(self.batch_size))
 
@@ -107,11 +108,10 @@ class KeyValueCache(Cache):
 
     def __init__(self, fresh: Tensor, *, window: int, batch_size: int, valid: int = 0) -> None:
         """fresh: what a row of no age holds, layers×2×H×1×N×E, or a single column where all N are alike."""
+        super().__init__({}, window=window, batch_size=batch_size, device=fresh.device)
         n_layer, _, n_head, _, _, width = fresh.shape
         self.fresh = fresh
-        self.window = window
         self.valid = valid
-        self.age = torch.zeros(batch_size, dtype=torch.int64, device=fresh.device)
         self.data = fresh.new_zeros(n_layer, 2, n_head, batch_size, 2 * window, width)
         self.end = window
         self.reset()
@@ -144,12 +144,10 @@ class KeyValueCache(Cache):
         self.data[:, :, :, index] = 0
         self.data[:, :, :, index, self.end - self.window : self.end] = self.fresh
 
-    def select(self, rows: Tensor | Sequence[int]) -> KeyValueCache:
+    def select(self, rows: Tensor | Sequence[int]) -> Self:
         """An independent cache of the given rows, in that order; a row may be named twice."""
-        index = torch.as_tensor(rows, dtype=torch.int64, device=self.age.device)
-        chosen = copy(self)
-        chosen.data = self.data[:, :, :, index]
-        chosen.age = self.age[index]
+        chosen = super().select(rows)
+        chosen.data = self.data[:, :, :, torch.as_tensor(rows, dtype=torch.int64, device=self.age.device)]
         return chosen
 
     def make_room(self, n_tokens: int) -> int:
