@@ -83,11 +83,6 @@ def test_rows_that_cannot_be_shared_are_refused(config: Config) -> None:
         validate(broken)
 
 
-def test_steps_that_are_not_finite_are_told(config: Config) -> None:
-    with pytest.raises(FloatingPointError, match=r"mock step \d: found loss .*; lower optim\.lr or model\.init_std"):
-        validate(apply_overrides(config, ["model.init_std=1e30"]))
-
-
 def test_a_tokenizer_that_changes_text_is_caught(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = prepare(config)
     assert check_round_trip(corpus).startswith("exact on ")
