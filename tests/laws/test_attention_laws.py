@@ -35,7 +35,7 @@ from tests.options import (
 from txl.config import ModelConfig
 from txl.model import Model
 from txl.model.kernels.attend import Backend
-from txl.model.positions import ABSOLUTE, distances, sinusoid
+from txl.model.positions import ABSOLUTE, Rotation, distances, sinusoid
 
 
 def expected_logits(config: ModelConfig, model: Model, ids: Tensor, window: int | None) -> Tensor:
@@ -225,6 +225,18 @@ def test_law_09_positions_are_integers_and_three_thousand_of_them_stay_distinct_
     assert table is not None
     assert table.dtype == torch.bfloat16
     assert len(table.unique(dim=0)) == 3000
+
+
+def test_law_09_rotations_have_float32_angles_and_leave_bf16_vectors_bf16() -> None:
+    rotation = Rotation.at(torch.arange(3000), 4, torch.bfloat16)
+    assert rotation.cos.dtype == rotation.sin.dtype == torch.float32
+    assert len(torch.cat([rotation.cos, rotation.sin], dim=-1).unique(dim=0)) == 3000
+    x = torch.randn(1, 3000, 3, 4).bfloat16()
+    turned = rotation.turn(x)
+    assert turned.dtype == torch.bfloat16
+    for p in (0, 1, 2999):  # rounded once, to 8 bits
+        expected = [reference.turn(head.double().numpy(), p) for head in x[0, p]]
+        assert_close(turned[0, p], expected, tolerance=2**-8)
 
 
 def test_law_09_a_sinusoid_is_exact_to_float32_at_any_distance() -> None:

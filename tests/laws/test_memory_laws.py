@@ -185,14 +185,19 @@ def test_law_10_memory_of_another_dtype_is_carried_on_in_that_of_the_layers_inpu
 
 def test_memory_can_be_selected_joined_and_saved() -> None:
     model = make_model(BASE)
-    memory = model(random_ids(3, 5)).memory
+    resets = torch.tensor([[False] * 5, [False, True, False, False, False], [False, False, False, True, False]])
+    memory = model(random_ids(3, 5), resets=resets).memory
     assert memory.batch_size == 3
+    assert memory.length.tolist() == [5, 4, 2]
     assert memory.nbytes == 2 * 3 * 5 * 10 * 8 + 3 * 8
     swapped = memory.select([2, 0, 0])
     assert torch.equal(swapped.layers[1][2], memory.layers[1][0])
+    assert swapped.length.tolist() == [2, 5, 5]
     again = Memory.cat([memory.select([0]), memory.select([1, 2])])
     assert all(torch.equal(a, b) for a, b in zip(again.layers, memory.layers, strict=True))
+    assert again.length.tolist() == [5, 4, 2]
     loaded = Memory.from_state_dict(memory.state_dict())
+    assert loaded.length.tolist() == [5, 4, 2]
     assert all(torch.equal(a, b) for a, b in zip(loaded.layers, memory.layers, strict=True))
     with pytest.raises(ValueError, match=r"found \['layers.0', 'size'\]"):
         Memory.from_state_dict({"layers.0": torch.zeros(1), "size": torch.zeros(1)})
