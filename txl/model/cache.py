@@ -19,16 +19,15 @@ from txl.model.memory import last_reset
 
 
 class Cache:
-    """Tensors with rows B first, and how old each row is.
+    """Tensors with rows B first, zeros in a row that has read nothing, and how old each row is.
 
-    The weights must not change while it lives. blank: what a fresh row holds, one row a tensor.
+    The weights must not change while it lives. rows: the tensors, all zeros; they are the cache's from then on.
     """
 
-    def __init__(self, blank: dict[str, Tensor], *, window: int, batch_size: int, device: torch.device) -> None:
-        self.blank = blank
+    def __init__(self, rows: dict[str, Tensor], *, window: int, batch_size: int, device: torch.device) -> None:
         self.window = window
         self.age = torch.zeros(batch_size, dtype=torch.int64, device=device)
-        self._rows = {name: row.expand(batch_size, *row.shape[1:]).clone() for name, row in blank.items()}
+        self._rows = rows
 
     @property
     def batch_size(self) -> int:
@@ -48,8 +47,8 @@ class Cache:
         """Forget the past of the given rows, or of all."""
         index = slice(None) if rows is None else torch.as_tensor(rows, dtype=torch.int64, device=self.age.device)
         self.age[index] = 0
-        for name, tensor in self.rows().items():
-            tensor[index] = self.blank[name]
+        for tensor in self._rows.values():
+            tensor[index] = 0
 
     def check(self, ids: Tensor) -> None:
         """Raise ValueError where the rows of `ids` are not this cache's."""
