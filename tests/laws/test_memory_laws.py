@@ -199,5 +199,7 @@ def test_memory_can_be_selected_joined_and_saved() -> None:
     loaded = Memory.from_state_dict(memory.state_dict())
     assert loaded.length.tolist() == [5, 4, 2]
     assert all(torch.equal(a, b) for a, b in zip(loaded.layers, memory.layers, strict=True))
+    turned = replace(memory, layers=tuple(layer.transpose(0, 1) for layer in memory.layers))
+    assert all(tensor.is_contiguous() for tensor in turned.state_dict().values())  # as safetensors wants them
     with pytest.raises(ValueError, match=r"found \['layers.0', 'size'\]"):
         Memory.from_state_dict({"layers.0": torch.zeros(1), "size": torch.zeros(1)})

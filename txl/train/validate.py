@@ -14,6 +14,7 @@ from txl.data import Corpus, DataError, SegmentBatch, Streams, prepare
 from txl.model import Model, build_model
 from txl.runtime import Runtime, seed_everything
 from txl.train.begin import check_rows, with_cutoffs
+from txl.train.journal import clock
 from txl.train.mock import MockStep, Report, mock_step
 from txl.train.plan import Plan, check_partition, plan
 from txl.train.schedules import mean_segment_length
@@ -22,7 +23,8 @@ from txl.train.start import find_start, take_weights, taking_over
 ROUND_TRIP_TOKENS = 20_000
 """Tokens of each split that are decoded, encoded and decoded again."""
 SHOWN_TOKENS = 48
-"""Tokens of the first stream that are shown as text."""
+"""Tokens of the first stream that are shown as text, cut at `SHOWN_CHARACTERS`."""
+SHOWN_CHARACTERS = 60
 PARTS = {
     ("_norm.",): "norms",
     ("embedding.", "position_table"): "embedding",
@@ -76,7 +78,7 @@ class Validation:
             ("work a token", "{} million FLOPs trained, {} scored, {} streamed".format(*millions)),
             (
                 "time",
-                f"{step.seconds:.3f} s a step here ({self.place}), about {step.seconds * steps / 60:,.1f} min in all",
+                f"{step.seconds:.3f} s a step here ({self.place}), about {clock(step.seconds * steps)} in all",
             ),
             (
                 "bytes",
@@ -138,7 +140,7 @@ def validate(config: Config, *, world: int | None = None, report: Report | None 
         config=config,
         corpus=corpus,
         place=str(runtime),
-        first_text=tokenizer.decode(first.inputs[0, :SHOWN_TOKENS].tolist()),
+        first_text=tokenizer.decode(first.inputs[0, :SHOWN_TOKENS].tolist())[:SHOWN_CHARACTERS],
         round_trip=round_trip,
         warnings=unknown_warnings(corpus),
         parameters=parameters_by_part(model),

@@ -183,6 +183,8 @@ def test_a_learned_table_is_cut_but_never_grown() -> None:
         ({"resets": torch.ones(3, 5, dtype=torch.int64)}, "resets: found torch.int64; allowed: bool"),
         ({"ids": torch.zeros(3, 0, dtype=torch.int64)}, r"ids: found torch.int64 of shape \(3, 0\)"),
         ({"ids": torch.zeros(3, 5)}, "ids: found torch.float32"),
+        ({"ids": torch.zeros(5, dtype=torch.int64)}, r"ids: found torch.int64 of shape \(5,\)"),
+        ({"ids": torch.zeros(3, 5, 2, dtype=torch.int64)}, r"ids: found torch.int64 of shape \(3, 5, 2\)"),
     ],
 )
 @pytest.mark.parametrize("arch", ["transformer_xl", "lstm"])
@@ -191,6 +193,19 @@ def test_arguments_of_the_wrong_shape_are_refused_by_name(arch: str, arguments: 
     config = BASE if arch == "transformer_xl" else ModelConfig(**small)
     with pytest.raises(ValueError, match=message):
         make_model(config)(**{"ids": random_ids(3, 5), **arguments})
+
+
+def test_the_vanilla_baseline_is_the_same_decoder_with_no_memory_however_many_segments_it_reads() -> None:
+    config = replace(BASE, mem_len=0)
+    vanilla, recurrent = make_model(replace(config, arch="transformer")), make_model(config)
+    memory = None
+    for number in range(100):
+        ids = random_ids(2, 5, seed=number)
+        out = recurrent(ids, memory)
+        memory = out.memory
+        assert [tuple(rows.shape) for rows in memory.layers] == [(2, 0, 10)] * 2
+        assert memory.length.tolist() == [0, 0]
+        assert torch.equal(out.logits, vanilla(ids).logits)
 
 
 def test_memory_of_another_depth_and_ids_outside_the_vocabulary_are_refused() -> None:
