@@ -76,10 +76,12 @@ def test_an_impossible_window_is_refused(changes: dict[str, Any], window: int, m
 
 def test_initial_zeros_refuse_resets_inside_a_segment() -> None:
     model = make_model(replace(BASE, initial_memory="zeros"))
-    with pytest.raises(ValueError, match="first token of a segment only"):
-        model(random_ids(2, 5), resets=torch.ones(2, 5, dtype=torch.bool))
-    with pytest.raises(ValueError, match="first token of a segment only"):
-        model.advance(random_ids(2, 5), model.new_cache(2), resets=torch.ones(2, 5, dtype=torch.bool))
+    for t in range(1, 5):
+        resets = torch.arange(5).expand(2, 5) == t
+        with pytest.raises(ValueError, match="first token of a segment only"):
+            model(random_ids(2, 5), resets=resets)
+        with pytest.raises(ValueError, match="first token of a segment only"):
+            model.advance(random_ids(2, 5), model.new_cache(2), resets=resets)
 
 
 def test_a_window_that_includes_the_query_is_one_shorter() -> None:
