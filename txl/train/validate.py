@@ -14,7 +14,6 @@ from txl.data import Corpus, DataError, SegmentBatch, Streams, prepare
 from txl.model import Model, build_model
 from txl.runtime import Runtime, seed_everything
 from txl.train.begin import check_rows, with_cutoffs
-from txl.train.journal import clock
 from txl.train.mock import MockStep, Report, mock_step
 from txl.train.plan import Plan, check_partition, plan
 from txl.train.schedules import mean_segment_length
@@ -65,6 +64,8 @@ class Validation:
         step, steps, vocab_size = self.step, self.config.train.max_steps, self.corpus.tokenizer.vocab_size
         parts = ", ".join(f"{name} {count:,}" for name, count in self.parameters.items())
         sizes = self.sizes()
+        seconds = step.seconds * steps
+        in_all = f"{seconds / 60:,.1f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
         epochs = steps / self.steps_an_epoch * mean_segment_length(self.config) / self.config.model.tgt_len
         millions = (f"{flops / 1e6:,.2f}" for flops in (step.trained_flops, step.scored_flops, step.streamed_flops))
         return [
@@ -78,7 +79,7 @@ class Validation:
             ("work a token", "{} million FLOPs trained, {} scored, {} streamed".format(*millions)),
             (
                 "time",
-                f"{step.seconds:.3f} s a step here ({self.place}), about {clock(step.seconds * steps)} in all",
+                f"{step.seconds:.3f} s a step here ({self.place}), about {in_all} in all",
             ),
             (
                 "bytes",
