@@ -30,8 +30,9 @@ from txl.model.softmax import auto_cutoffs
 
 
 @pytest.mark.parametrize("pre_lnorm", [False, True])
-def test_initial_zeros_are_attended_in_segments_and_in_streaming(pre_lnorm: bool) -> None:
-    config = replace(BASE, initial_memory="zeros", same_length=True, pre_lnorm=pre_lnorm)
+@pytest.mark.parametrize("position", ["relative", "shaw", "rotary", "alibi"])
+def test_initial_zeros_are_attended_in_segments_and_in_streaming(position: Any, pre_lnorm: bool) -> None:
+    config = replace(BASE, position=position, initial_memory="zeros", same_length=True, pre_lnorm=pre_lnorm)
     model = make_model(config)
     ids = random_ids(2, 11)
     zeros = [np.zeros((7, 10)) for _ in range(2)]
