@@ -116,7 +116,7 @@ def clusters(folder: Path) -> float:
     sums, save = [], loop.save_state
 
     def noted(run: Any, state: Any) -> Path:
-        sums.append(sum(float(parameter.double().abs().sum()) for parameter in run.bare.parameters()))
+        sums.append(sum(float(parameter.detach().double().abs().sum()) for parameter in run.bare.parameters()))
         return save(run, state)
 
     with pytest.MonkeyPatch.context() as patch:
