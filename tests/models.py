@@ -103,6 +103,11 @@ def weights_of(model: torch.nn.Module) -> dict[str, Any]:
     return {name: value.detach().double().numpy() for name, value in model.state_dict().items()}
 
 
+def window_of(config: ModelConfig) -> int | None:
+    """The window of the training mask: mem_len earlier positions where every query sees the same number."""
+    return config.mem_len if config.same_length else None
+
+
 def random_ids(batch_size: int, n_tokens: int, *, seed: int = 1, vocab: int = VOCAB) -> Tensor:
     """int64 B×N."""
     return torch.randint(0, vocab, (batch_size, n_tokens), generator=torch.Generator().manual_seed(seed))

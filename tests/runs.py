@@ -56,6 +56,15 @@ def tiny(folder: Path, *overrides: str, run: str = "run", train_bytes: int = 700
     return apply_overrides(Config(), [*TINY, *paths, *places, *overrides])
 
 
+def in_clusters(folder: Path, *, run: str) -> Config:
+    """A run of four steps with an adaptive softmax: the ids of rows 0 and 1 are in the first cluster, those of rows 2
+    and 3 in the second."""
+    corpus = folder / "clusters.txt"
+    corpus.write_bytes(bytes(48 + byte % 10 for byte in text(200)) + text(200, seed=1).replace(b" ", b"h"))
+    clusters = ("model.cutoffs=[60,120]", "model.div_val=2", "train.max_steps=4", "train.eval_every=100")
+    return tiny(folder, *NO_DROPOUT, *clusters, f"data.train={corpus}", run=run)
+
+
 def stop_at(monkeypatch: pytest.MonkeyPatch, step: int, signum: int = signal.SIGTERM) -> None:
     """From now on a signal comes while step `step` is taken."""
     rate = loop.learning_rate

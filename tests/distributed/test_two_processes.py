@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from tests.commands import config_file
-from tests.runs import NO_DROPOUT, UNUSUAL, differences, metrics, remains, stop_at, tensors, tiny
+from tests.runs import NO_DROPOUT, UNUSUAL, differences, in_clusters, metrics, remains, stop_at, tensors, tiny
 from txl.checkpoint import checkpoints
 from txl.runtime import Runtime
 from txl.train.loop import Preempted, train
@@ -117,6 +117,13 @@ def test_18_two_processes_of_two_rows_give_the_gradient_of_one_with_four(togethe
             found = torch.tensor(together[1][rank][name])
             assert found.shape[0] == 5
             torch.testing.assert_close(found, torch.tensor(alone[1]), atol=1e-6, rtol=1e-5)
+
+
+def test_18_processes_whose_targets_lie_in_different_clusters_take_the_steps_of_one(together: Together) -> None:
+    folder, (first, second) = together
+    train(in_clusters(folder, run="clusters-alone"))
+    close(metrics(folder / "clusters"), metrics(folder / "clusters-alone"), rel=1e-5)
+    assert first["clusters"] == second["clusters"]
 
 
 def test_p7_losses_norms_tokens_and_validations_are_those_of_one_process(together: Together, alone: Alone) -> None:

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch.distributed.tensor import DTensor
 
-from tests.runs import NO_DROPOUT, UNUSUAL, stop_at, tiny
+from tests.runs import NO_DROPOUT, UNUSUAL, in_clusters, stop_at, tiny
 from txl.runtime import Runtime
 from txl.train import loop
 from txl.train.loop import Preempted, train
@@ -110,6 +110,21 @@ def sharded(folder: Path) -> list[int]:
     return counts
 
 
+def clusters(folder: Path) -> float:
+    """Train where the rows of rank 0 have targets in the first cluster alone, those of rank 1 in the second alone and
+    none has any in the third; the sum of all weights' absolute values here."""
+    sums, save = [], loop.save_state
+
+    def noted(run: Any, state: Any) -> Path:
+        sums.append(sum(float(parameter.detach().double().abs().sum()) for parameter in run.bare.parameters()))
+        return save(run, state)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "save_state", noted)
+        train(in_clusters(folder, run="clusters"))
+    return sums[-1]
+
+
 def main(folder: Path) -> None:
     """Every scenario, one after the other in the same group of processes."""
     five = ("train.max_steps=5",)
@@ -125,6 +140,7 @@ def main(folder: Path) -> None:
     record["skipped"] = poisoned(folder, *skip, run="skipped")
     record["raised"] = poisoned(folder, run="raised")
     record["saves"] = saves(folder, run="saved-by-all")
+    record["clusters"] = clusters(folder)
     record["sharded"] = sharded(folder)
     (folder / f"rank-{RANK}.json").write_text(json.dumps(record))
     torch.distributed.destroy_process_group()

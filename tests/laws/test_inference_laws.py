@@ -23,6 +23,7 @@ from txl.model.positions import ABSOLUTE
 
 KINDS = {position: replace(BASE, position=position) for position in ("relative", "shaw", "rotary", "alibi")}  # type: ignore[arg-type]
 KINDS |= {position: replace(BASE, position=position, mem_len=0) for position in ("none", *ABSOLUTE)}  # type: ignore[arg-type]
+KINDS["clusters"] = replace(BASE, cutoffs=(4, 9), div_val=2)
 KINDS["lstm"] = LSTM
 every_kind = pytest.mark.parametrize("kind", KINDS)
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tests import reference
-from tests.models import BASE, TOLERANCE, VOCAB, assert_close, make_model, random_ids, weights_of
+from tests.models import BASE, TOLERANCE, VOCAB, assert_close, make_model, random_ids, weights_of, window_of
 from tests.options import both_dtypes, every_model
 from txl.config import ModelConfig
 from txl.model import softmax
@@ -33,8 +33,7 @@ def test_law_11_nll_comes_in_input_order_and_equals_minus_the_log_probability(
     expected = torch.tensor([[-log_probability[b, t, targets[b, t]] for t in range(5)] for b in range(2)])
     assert_close(out.nll, expected.to(dtype), tolerance=TOLERANCE[dtype])
     for row in range(2):
-        window = config.mem_len if config.same_length else None
-        scores = reference.decode(config, weights_of(model), ids[row].tolist(), window=window).logits
+        scores = reference.decode(config, weights_of(model), ids[row].tolist(), window=window_of(config)).logits
         shares = scores - np.log(np.exp(scores).sum(-1, keepdims=True))
         assert_close(log_probability[row], shares, tolerance=TOLERANCE[dtype])
     assert_close(log_probability.exp().sum(-1), torch.ones(2, 5), tolerance=TOLERANCE[dtype])

@@ -35,8 +35,8 @@ def key_value_cache(stack: Stack, batch_size: int, window: int) -> KeyValueCache
 
 def token_cache(stack: Stack, batch_size: int, window: int) -> Cache:
     """Room for the last `window` ids of a row, int64 B×window, newest last."""
-    ids = torch.zeros(1, window, dtype=torch.int64, device=stack.embedding.tables[0].device)
-    return Cache({"ids": ids}, window=window, batch_size=batch_size)
+    ids = torch.zeros(batch_size, window, dtype=torch.int64, device=stack.embedding.tables[0].device)
+    return Cache({"ids": ids}, window=window, batch_size=batch_size, device=ids.device)
 
 
 @torch.no_grad()

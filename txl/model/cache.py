@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -18,16 +19,15 @@ from txl.model.memory import last_reset
 
 
 class Cache:
-    """Tensors with rows B first, and how old each row is.
+    """Tensors with rows B first, zeros in a row that has read nothing, and how old each row is.
 
-    The weights must not change while it lives. blank: what a fresh row holds, one row a tensor.
+    The weights must not change while it lives. rows: the tensors, all zeros; they are the cache's from then on.
     """
 
-    def __init__(self, blank: dict[str, Tensor], *, window: int, batch_size: int) -> None:
-        self.blank = blank
+    def __init__(self, rows: dict[str, Tensor], *, window: int, batch_size: int, device: torch.device) -> None:
         self.window = window
-        self.age = torch.zeros(batch_size, dtype=torch.int64, device=next(iter(blank.values())).device)
-        self._rows = {name: row.expand(batch_size, *row.shape[1:]).clone() for name, row in blank.items()}
+        self.age = torch.zeros(batch_size, dtype=torch.int64, device=device)
+        self._rows = rows
 
     @property
     def batch_size(self) -> int:
@@ -47,15 +47,15 @@ class Cache:
         """Forget the past of the given rows, or of all."""
         index = slice(None) if rows is None else torch.as_tensor(rows, dtype=torch.int64, device=self.age.device)
         self.age[index] = 0
-        for name, tensor in self.rows().items():
-            tensor[index] = self.blank[name]
+        for tensor in self._rows.values():
+            tensor[index] = 0
 
     def check(self, ids: Tensor) -> None:
         """Raise ValueError where the rows of `ids` are not this cache's."""
         if ids.shape[0] != self.batch_size:
             raise ValueError(f"the cache has {self.batch_size} rows but ids has {ids.shape[0]}")
 
-    def select(self, rows: Tensor | Sequence[int]) -> Cache:
+    def select(self, rows: Tensor | Sequence[int]) -> Self:
         """An independent cache of the given rows, in that order; a row may be named twice."""
         index = torch.as_tensor(rows, dtype=torch.int64, device=self.age.device)
         chosen = copy(self)
@@ -63,7 +63,7 @@ class Cache:
         chosen.age = self.age[index]
         return chosen
 
-    def clone(self) -> Cache:
+    def clone(self) -> Self:
         """An independent copy."""
         return self.select(range(self.batch_size))
 
@@ -110,11 +110,10 @@ class KeyValueCache(Cache):
 
         Raises ValueError for a window that does not fit into memory.
         """
+        super().__init__({}, window=window, batch_size=batch_size, device=fresh.device)
         n_layer, _, n_head, _, _, width = fresh.shape
         self.fresh = fresh
-        self.window = window
         self.valid = valid
-        self.age = torch.zeros(batch_size, dtype=torch.int64, device=fresh.device)
         try:
             self.data = fresh.new_zeros(n_layer, 2, n_head, batch_size, 2 * window, width)
         except RuntimeError as error:
@@ -152,12 +151,10 @@ class KeyValueCache(Cache):
         self.data[:, :, :, index] = 0
         self.data[:, :, :, index, self.end - self.window : self.end] = self.fresh
 
-    def select(self, rows: Tensor | Sequence[int]) -> KeyValueCache:
+    def select(self, rows: Tensor | Sequence[int]) -> Self:
         """An independent cache of the given rows, in that order; a row may be named twice."""
-        index = torch.as_tensor(rows, dtype=torch.int64, device=self.age.device)
-        chosen = copy(self)
-        chosen.data = self.data[:, :, :, index]
-        chosen.age = self.age[index]
+        chosen = super().select(rows)
+        chosen.data = self.data[:, :, :, torch.as_tensor(rows, dtype=torch.int64, device=self.age.device)]
         return chosen
 
     def make_room(self, n_tokens: int) -> int:

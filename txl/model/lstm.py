@@ -110,8 +110,9 @@ class LSTM(nn.Module):
 
     def new_cache(self, batch_size: int, window: int | None = None) -> Cache:
         """h and c of every layer for `batch_size` fresh texts."""
-        blank = {f"state.{index}": tensor for index, tensor in enumerate(self.fresh_state(1))}
-        return Cache(blank, window=self.default_window if window is None else window, batch_size=batch_size)
+        rows = {f"state.{index}": tensor for index, tensor in enumerate(self.fresh_state(batch_size))}
+        window = self.default_window if window is None else window
+        return Cache(rows, window=window, batch_size=batch_size, device=rows["state.0"].device)
 
     def advance(
         self, ids: Tensor, cache: Cache, *, resets: Tensor | None = None, lengths: Tensor | None = None

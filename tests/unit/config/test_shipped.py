@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from txl.config import load_config
 from txl.model import build_model
@@ -26,6 +27,20 @@ def test_a_shipped_config_is_valid_and_says_how_to_run_it(path: Path) -> None:
     header = path.read_text("utf-8").split("\nrun:")[0]
     assert all(line.startswith("#") or not line for line in header.splitlines())
     assert re.search(r"txl \w+ configs/|scripts/", header), header
+
+
+WORDS = {"enwik8": 204, "text8": 27, "wt103": 267_735, "lm1b": 793_471}
+"""Symbols or words of the published data sets."""
+
+
+@pytest.mark.parametrize("path", sorted((CONFIGS / "paper").iterdir()), ids=lambda path: path.stem)
+def test_a_published_setting_has_as_many_parameters_as_its_first_line_says(path: Path) -> None:
+    said = re.search(r"([\d.]+)([MB]) parameters", path.read_text("utf-8"))
+    assert said is not None
+    with torch.device("meta"):  # shapes without numbers
+        model = build_model(load_config(path).model, WORDS[path.stem.split("_")[0]])
+    counted = sum(parameter.numel() for parameter in model.parameters())
+    assert counted / {"M": 1e6, "B": 1e9}[said[2]] == pytest.approx(float(said[1]), rel=0.02, abs=0.05)
 
 
 def test_the_quickstarts_twins_differ_in_model_and_optim_alone() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests import reference
-from tests.models import BASE, LSTM, assert_close, make_model, random_ids, weights_of
+from tests.models import LSTM, assert_close, make_model, random_ids, weights_of
 from txl.model import Memory
 
 
@@ -80,14 +80,3 @@ def test_memory_of_another_batch_size_is_refused() -> None:
         model(random_ids(3, 5), memory)
     assert isinstance(memory.select([1]), Memory)
     assert model.reach(5) is None
-
-
-def test_activation_checkpointing_and_its_absence_give_the_same_gradients() -> None:
-    """Here because it needs a model of its own: same loss and gradients to the bit, with dropout drawn alike."""
-    grads = []
-    for again in (False, True):
-        model = make_model(replace(BASE, dropout=0.3, activation_checkpointing=again)).train()
-        torch.manual_seed(3)
-        model(random_ids(2, 5), targets=random_ids(2, 5, seed=2)).nll.sum().backward()
-        grads.append([parameter.grad for parameter in model.parameters()])
-    assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True))

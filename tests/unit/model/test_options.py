@@ -1,4 +1,4 @@
-"""Options of the model that no law speaks of: initial zeros, windows that count the query, locked dropout,
+"""Options of the model that no law speaks of: initial zeros, windows that count the query, finite tables,
 initialisation."""
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tests.models import (
 )
 from txl.config import ConfigError, ModelConfig
 from txl.model import build_model, fit_tables, use_attention
-from txl.model.dropout import Dropout
 from txl.model.softmax import auto_cutoffs
 
 
 @pytest.mark.parametrize("pre_lnorm", [False, True])
-def test_initial_zeros_are_attended_in_segments_and_in_streaming(pre_lnorm: bool) -> None:
-    config = replace(BASE, initial_memory="zeros", same_length=True, pre_lnorm=pre_lnorm)
+@pytest.mark.parametrize("position", ["relative", "shaw", "rotary", "alibi"])
+def test_initial_zeros_are_attended_in_segments_and_in_streaming(position: Any, pre_lnorm: bool) -> None:
+    config = replace(BASE, position=position, initial_memory="zeros", same_length=True, pre_lnorm=pre_lnorm)
     model = make_model(config)
     ids = random_ids(2, 11)
     zeros = [np.zeros((7, 10)) for _ in range(2)]
@@ -59,6 +59,15 @@ def test_initial_zeros_restart_at_the_first_token_of_a_segment() -> None:
     logits = model(ids[:, 5:], memory, resets=resets).logits
     assert torch.equal(logits[0], model(ids[:, 5:], memory).logits[0])
     assert_close(logits[1:], model(ids[1:, 5:]).logits, tolerance=1e-12)
+    caches = [model.new_cache(2), model.new_cache(2), model.new_cache(2)]
+    for cache in caches[:2]:
+        model.advance(ids[:, :5], cache)
+    begun, going_on, fresh = (
+        model.advance(ids[:, 5:], cache, resets=marks)
+        for cache, marks in zip(caches, (resets, None, None), strict=True)
+    )
+    assert torch.equal(begun, torch.stack([going_on[0], fresh[1]]))
+    assert [cache.age.tolist() for cache in caches] == [[10, 5], [10, 10], [5, 5]]
 
 
 @pytest.mark.parametrize(
@@ -76,10 +85,12 @@ def test_an_impossible_window_is_refused(changes: dict[str, Any], window: int, m
 
 def test_initial_zeros_refuse_resets_inside_a_segment() -> None:
     model = make_model(replace(BASE, initial_memory="zeros"))
-    with pytest.raises(ValueError, match="first token of a segment only"):
-        model(random_ids(2, 5), resets=torch.ones(2, 5, dtype=torch.bool))
-    with pytest.raises(ValueError, match="first token of a segment only"):
-        model.advance(random_ids(2, 5), model.new_cache(2), resets=torch.ones(2, 5, dtype=torch.bool))
+    for t in range(1, 5):
+        resets = torch.arange(5).expand(2, 5) == t
+        with pytest.raises(ValueError, match="first token of a segment only"):
+            model(random_ids(2, 5), resets=resets)
+        with pytest.raises(ValueError, match="first token of a segment only"):
+            model.advance(random_ids(2, 5), model.new_cache(2), resets=resets)
 
 
 def test_a_window_that_includes_the_query_is_one_shorter() -> None:
@@ -90,17 +101,6 @@ def test_a_window_that_includes_the_query_is_one_shorter() -> None:
     assert_close(read_in_segments(model, ids, [4, 5])[0][0], expected, tolerance=1e-10)
     cache = model.new_cache(1)
     assert_close(model.logits(model.advance(ids, cache))[0], expected, tolerance=1e-10)
-
-
-def test_locked_dropout_keeps_one_mask_for_all_positions() -> None:
-    x = torch.ones(3, 50, 40)
-    locked = Dropout(0.5, locked=True).train()(x)
-    assert torch.equal(locked, locked[:, :1].expand_as(x))
-    assert set(locked.unique().tolist()) == {0.0, 2.0}
-    assert not torch.equal(locked[0], locked[1])
-    free = Dropout(0.5).train()(x)
-    assert not torch.equal(free, free[:, :1].expand_as(x))
-    assert Dropout(0.5).eval()(x) is x
 
 
 def test_a_learned_table_refuses_longer_input_with_both_numbers() -> None:
@@ -183,6 +183,8 @@ def test_a_learned_table_is_cut_but_never_grown() -> None:
         ({"resets": torch.ones(3, 5, dtype=torch.int64)}, "resets: found torch.int64; allowed: bool"),
         ({"ids": torch.zeros(3, 0, dtype=torch.int64)}, r"ids: found torch.int64 of shape \(3, 0\)"),
         ({"ids": torch.zeros(3, 5)}, "ids: found torch.float32"),
+        ({"ids": torch.zeros(5, dtype=torch.int64)}, r"ids: found torch.int64 of shape \(5,\)"),
+        ({"ids": torch.zeros(3, 5, 2, dtype=torch.int64)}, r"ids: found torch.int64 of shape \(3, 5, 2\)"),
     ],
 )
 @pytest.mark.parametrize("arch", ["transformer_xl", "lstm"])
@@ -191,6 +193,19 @@ def test_arguments_of_the_wrong_shape_are_refused_by_name(arch: str, arguments: 
     config = BASE if arch == "transformer_xl" else ModelConfig(**small)
     with pytest.raises(ValueError, match=message):
         make_model(config)(**{"ids": random_ids(3, 5), **arguments})
+
+
+def test_the_vanilla_baseline_is_the_same_decoder_with_no_memory_however_many_segments_it_reads() -> None:
+    config = replace(BASE, mem_len=0)
+    vanilla, recurrent = make_model(replace(config, arch="transformer")), make_model(config)
+    memory = None
+    for number in range(100):
+        ids = random_ids(2, 5, seed=number)
+        out = recurrent(ids, memory)
+        memory = out.memory
+        assert [tuple(rows.shape) for rows in memory.layers] == [(2, 0, 10)] * 2
+        assert memory.length.tolist() == [0, 0]
+        assert torch.equal(out.logits, vanilla(ids).logits)
 
 
 def test_memory_of_another_depth_and_ids_outside_the_vocabulary_are_refused() -> None:
@@ -222,27 +237,6 @@ def test_every_combination_of_options_is_built_or_refused_by_what_cannot_be() ->
             build_model(replace(BASE, **chosen), VOCAB)
             valid += 1
     assert valid == 96
-
-
-def test_dropout_falls_on_positions_as_on_embeddings() -> None:
-    model = make_model(replace(BASE, dropout=0.5))
-    like = torch.zeros(1, dtype=torch.float64)
-    plain = model.stack.geometry(200, like).R
-    dropped = model.train().stack.geometry(200, like).R
-    assert plain is not None
-    assert dropped is not None
-    kept = dropped != 0
-    assert torch.equal(dropped[kept], 2 * plain[kept])
-    assert 0.4 < kept.double().mean() < 0.6
-    assert not torch.equal(model.stack.geometry(200, like).R, dropped)
-
-
-def test_dropout_on_attention_weights_is_for_training_alone() -> None:
-    model = make_model(replace(BASE, dropatt=0.5))
-    ids = random_ids(2, 5)
-    assert torch.equal(model(ids).logits, make_model(BASE)(ids).logits)
-    model.train()
-    assert not torch.equal(model(ids).logits, model(ids).logits)
 
 
 def test_rows_of_any_age_go_on_alone_together_and_in_any_order() -> None:
