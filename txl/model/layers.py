@@ -45,7 +45,7 @@ class FeedForward(nn.Module):
         if self.activation == "swiglu":
             inner = F.silu(self.gate_proj(x)) * inner
         else:
-            inner = F.relu_(inner) if self.activation == "relu" else F.gelu(inner)
+            inner = F.relu(inner) if self.activation == "relu" else F.gelu(inner)
         out: Tensor = self.out_proj(self.drop(inner))
         return out
 

@@ -100,10 +100,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        product = onednn(x.reshape(-1, x.shape[-1]), weight, bias)
-        # no view as autograd sees it: what comes after may change it in place
-        unfolded: Tensor = torch.ops.aten._unsafe_view(product, [*x.shape[:-1], weight.shape[0]])
-        return unfolded
+        return onednn(x.reshape(-1, x.shape[-1]), weight, bias).view(*x.shape[:-1], weight.shape[0])
 
     @staticmethod
     @once_differentiable
