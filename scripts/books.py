@@ -41,7 +41,7 @@ from txl.train.loop import is_finished
 ROOT = Path(__file__).resolve().parents[1]
 RATES = ("2e-3", "4e-3", "8e-3")
 SEEDS = (1111, 2222, 3333)
-FULL_STEPS = 1200
+FULL_STEPS = 800
 TIMED_IN_TURN = 5
 """How often the training steps of two models are timed in turn to compare them."""
 CANDIDATES: dict[str, dict[str, list[str]]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,6 +78,7 @@ def generate(
             stop_ids=stop_ids or (),
             seed=seed,
         )
+    written = until_stopped(written)
     if log_probs:
         show_tokens(written)
     elif len(texts) > 1:
@@ -86,6 +87,22 @@ def generate(
         show(one.text for one in written)
         print()
     return None
+
+
+def until_stopped(written: Iterable[Written]) -> Iterator[Written]:
+    """The same, until a signal comes: noted while a token is made and answered after it, so that none is lost in it.
+
+    Raises Preempted then. Before the first token, while a long prompt is read, a signal ends the process as ever.
+    """
+    from txl.train.signals import Preempted, Signals
+
+    with Signals() as signals:
+        for number, one in enumerate(written):
+            if number == 0:
+                signals.arm()
+            yield one
+            if signals.received:
+                raise Preempted(signals.received, "stopped")
 
 
 def session_of(bundle: Bundle, rows: int, window: int | None, state: Path | None) -> Session:
