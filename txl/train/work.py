@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -149,7 +150,7 @@ def _measured(device: torch.device, precision: str, threads: int) -> float:
     best, unchanged, began = math.inf, 0, time.perf_counter()
     while time.perf_counter() - began < PROBE_SECONDS or unchanged < SETTLED:
         started = time.perf_counter()
-        float((matrix @ matrix)[0, 0])  # a number on the CPU: a GPU must have finished
+        float(F.linear(matrix, matrix)[0, 0])  # a number on the CPU: a GPU must have finished
         took = time.perf_counter() - started
         unchanged = 0 if took < best else unchanged + 1
         best = min(best, took)
