@@ -78,6 +78,7 @@ def test_the_plain_commands_print_what_they_promise(
 
 @pytest.mark.slow
 def test_every_command_runs_in_a_shell(folder: Path) -> None:
+    (folder / "book.state").unlink(missing_ok=True)  # of another test
     log = subprocess.Popen(
         ["bash", "-c", COMMANDS[0]],
         cwd=folder,

@@ -23,6 +23,7 @@ from tests.commands import config_file, finish, start, wait_for
 from tests.runs import differences, metrics, remains, stop_at, tiny, train_in_parts
 from txl.checkpoint import CheckpointError, checkpoints
 from txl.config import Config
+from txl.model.kernels import linear
 from txl.runtime import Runtime
 from txl.train import loop
 from txl.train.loop import Preempted, is_finished, train
@@ -51,6 +52,24 @@ def test_p1_a_run_stopped_and_resumed_twice_equals_the_run_that_never_stopped_bi
     assert [line["step"] for line in one["metrics"]] == list(range(1, 21))
     assert len(one) > 100
     assert differences(one, other) == []
+
+
+def test_p1_a_run_goes_on_with_the_products_that_were_faster_when_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, parts = (tiny(tmp_path, "train.max_steps=8", run=run) for run in ("whole", "parts"))
+    try:
+        monkeypatch.setattr(linear, "probe", lambda: 2.0)
+        train(whole)
+        with monkeypatch.context() as patch:
+            stop_at(patch, 3)
+            with pytest.raises(Preempted):
+                train(parts)
+        monkeypatch.setattr(linear, "probe", lambda: 0.5)
+        train(parts)
+    finally:
+        linear.use_products("auto")
+    assert differences(remains(whole.run.dir, 8), remains(parts.run.dir, 8)) == []
 
 
 def test_p1_a_run_on_a_mixture_that_is_stopped_and_resumed_equals_the_one_that_never_stopped(

@@ -22,7 +22,8 @@ from txl.checkpoint import CheckpointError, Snapshot, checkpoint_path, load_weig
 from txl.config import Config
 from txl.data.corpus import Corpus
 from txl.data.streams import Streams
-from txl.model import Memory, Model
+from txl.model import Memory, Model, use_products
+from txl.model.kernels.linear import chosen
 from txl.runtime import Runtime, seed_everything
 from txl.train.journal import Journal
 from txl.train.optim import load_optimizer_state, optimizer_state
@@ -107,6 +108,7 @@ def save_state(run: Run, state: TrainState) -> Path:
                 "vocab_size": tokenizer.vocab_size,
                 "corpus": run.corpus.fingerprint,
                 "scaler": run.runtime.scaler_state(),
+                "products": chosen(),
                 "journal": run.journal.position(),
             }
             snapshot = Snapshot(state.step, run.config, tokenizer.to_json(), whole, moments, memory, facts, rng)
@@ -140,6 +142,8 @@ def restore(run: Run, snapshot: Snapshot, *, warn: Callable[[str], None]) -> Tra
     moments = shared_out(snapshot.optimizer, run.bare, parameter_of=lambda name: name.partition(".")[2])
     load_optimizer_state(run.bare, run.optimizer, moments)
     runtime.load_scaler_state(saved["scaler"])
+    if run.config.runtime.products == "auto":  # measured when the run began; another answer now would change its bits
+        use_products(saved["products"])
     if len(snapshot.rng) == runtime.world:
         set_rng_state(snapshot.rng[runtime.rank])
     else:
