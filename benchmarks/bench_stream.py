@@ -33,6 +33,7 @@ def measure(name: str, batch: int, memory: int, rounds: int) -> Row:
     ours = peers.Ours(config)
     contenders: dict[str, Any] = {
         "txl": ours,
+        "txl.Session": peers.Streaming(ours),
         "hugging face": peers.HuggingFace(ours),
         "x-transformers": peers.XTransformers(config),
     }

@@ -75,6 +75,21 @@ class Ours:
         return self.model.logits(self.model.advance(ids, self.cache))
 
 
+class Streaming:
+    """The same model through `txl.Session`, the public way to stream: ids checked, numbers checked, recent ids kept."""
+
+    def __init__(self, ours: Ours) -> None:
+        self.model = ours.model
+        self.session: txl.Session | None = None
+
+    def token(self, ids: Tensor) -> Tensor:
+        """Log-probabilities after one token a row."""
+        if self.session is None:
+            self.session = txl.Session(self.model, len(ids), self.model.config.mem_len)
+        self.session.read(ids)
+        return self.session.log_probs()
+
+
 class HuggingFace:
     """transformers' TransfoXLLMHeadModel with the weights of ours."""
 
