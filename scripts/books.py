@@ -4,7 +4,7 @@ A folder of books -> runs under runs/books -> report.html, pictures and books.js
 process of its own with one thread, as many at a time as there are cores. Knows nothing of how a run is trained or
 measured.
 
-    tune    each candidate at each rate of the grid, for a quarter of the steps, judged on the validation text
+    tune    each candidate at each rate of the grid, for fewer steps, judged on the validation text
     train   each model at its best rate: three seeds for xl and vanilla, one for the others
     time    vanilla again, with as many more steps as xl's training time allows (steps of both timed in turn)
     measure bits per byte on the test text, context curves, effective context, speeds; the first seeds side by side
@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any
 
 from txl.config import Config, load_config
-from txl.data import prepare
 from txl.evaluation.measure import Measurement
 from txl.evaluation.report import write_report
 from txl.evaluation.summary import Metric, at_best_use, change
@@ -85,7 +84,7 @@ def main(words: Sequence[str] | None = None) -> None:
     """Do what is missing, and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="holds train/, valid/ and test/ with books as text")
-    parser.add_argument("--small", action="store_true", help="a fifth of the steps, one seed, to build/books-small")
+    parser.add_argument("--small", action="store_true", help="half of the steps, one seed, to build/books-small")
     parser.add_argument("--steps", type=int, help="steps of a run of the small form")
     given = parser.parse_args(words)
     for name in ("train", "valid", "test"):
@@ -155,22 +154,20 @@ class Training:
         """Its config file."""
         return Path("configs/books") / f"{self.model}.yaml"
 
-    @property
     def config(self) -> Config:
-        """Its config."""
+        """Its config, read from its file."""
         return load_config(self.path, list(self.words))
 
 
 def trained(trainings: Sequence[Training], what: str) -> list[Config]:
     """The configs of runs that are all finished when this returns; what each prints goes to its folder, train.log."""
-    configs = [training.config for training in trainings]
-    missing = [training for training, config in zip(trainings, configs, strict=True) if not is_finished(config)]
-    if missing:
-        prepare(missing[0].config)  # once, before several want it
+    configs = [training.config() for training in trainings]
+    pairs = zip(trainings, configs, strict=True)
+    missing = [(training, Path(config.run.dir)) for training, config in pairs if not is_finished(config)]
     began = time.monotonic()
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         try:
-            waiting = [pool.submit(train_one, training) for training in missing]
+            waiting = [pool.submit(train_one, *one) for one in missing]
             for done, future in enumerate(as_completed(waiting), start=1):
                 name, minutes = future.result(), (time.monotonic() - began) / 60
                 left = minutes / done * (len(missing) - done)
@@ -181,10 +178,9 @@ def trained(trainings: Sequence[Training], what: str) -> list[Config]:
     return configs
 
 
-def train_one(training: Training) -> str:
+def train_one(training: Training, folder: Path) -> Path:
     """Train in a process of its own with one thread; returns the run's folder. Ends the script where that fails."""
     command = [sys.executable, "-m", "txl", "train", str(training.path), *training.words]
-    folder = Path(training.config.run.dir)
     folder.mkdir(parents=True, exist_ok=True)
     one_thread = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     with (folder / "train.log").open("a", encoding="utf-8") as log:
@@ -192,7 +188,7 @@ def train_one(training: Training) -> str:
         done = subprocess.run(command, check=False, stdout=log, stderr=log, env={**os.environ, **one_thread})
     if done.returncode:
         sys.exit(f"{folder}: training ended with code {done.returncode}, see train.log; the same command goes on")
-    return str(folder)
+    return folder
 
 
 def valid_bits(config: Config) -> float:
