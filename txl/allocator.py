@@ -1,12 +1,14 @@
-"""Memory that was freed is kept for the next tensor: glibc otherwise gives it back, and every page is faulted in anew.
+"""What becomes of memory that was freed: kept for the next tensor, or given back to the system, as glibc is told.
 
-A setting of the whole process, for programs that compute on a CPU. Knows nothing of torch.
+Keeping is a setting of the whole process, for programs that compute on a CPU: otherwise every page of a tensor is
+faulted in anew. Knows nothing of torch.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+from typing import Any
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """Names of the two settings in glibc's malloc.h."""
@@ -23,7 +25,18 @@ def keep_freed_memory() -> bool:
     """
     if any(name.startswith("MALLOC_") for name in os.environ):
         return False
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:
-        return False
-    return bool(mallopt(MMAP_THRESHOLD, LARGEST_KEPT) and mallopt(TRIM_THRESHOLD, MOST_KEPT))
+    mallopt = _of_glibc("mallopt")
+    return mallopt is not None and bool(mallopt(MMAP_THRESHOLD, LARGEST_KEPT) and mallopt(TRIM_THRESHOLD, MOST_KEPT))
+
+
+def give_back_freed_memory() -> bool:
+    """Give what is kept back to the system, once; returns whether that could be asked for (not without glibc)."""
+    malloc_trim = _of_glibc("malloc_trim")
+    if malloc_trim is not None:
+        malloc_trim(0)
+    return malloc_trim is not None
+
+
+def _of_glibc(name: str) -> Any:
+    """A function that glibc alone has, None with any other library."""
+    return getattr(ctypes.CDLL(None), name, None)

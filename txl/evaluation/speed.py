@@ -6,7 +6,6 @@ nothing of losses.
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from statistics import median
 
 import torch
 
+from txl.allocator import give_back_freed_memory
 from txl.config.schema import Position
 from txl.evaluation import scoring
 from txl.evaluation.fresh import slid_contexts
@@ -164,12 +164,14 @@ def _peak_bytes(run: Callable[[], object], device: torch.device) -> int | None:
         before = torch.cuda.memory_allocated(device)
         run()
         return torch.cuda.max_memory_allocated(device) - before
+    # What was freed goes back to the system first: a run that is given it again would seem to need nothing.
+    if not give_back_freed_memory():
+        run()
+        return None
     try:
-        # What was freed goes back to the system first: a run that is given it again would seem to need nothing.
-        ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins anew
         before = _status_bytes("VmRSS")
-    except (OSError, KeyError, AttributeError):
+    except (OSError, KeyError):
         run()
         return None
     run()
