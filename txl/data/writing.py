@@ -39,6 +39,10 @@ class Written:
     firsts: list[int] = field(default_factory=list)
     """The number of the first document of each text that the split is made of."""
 
+    def sizes(self, id_bytes: int) -> tuple[int, int]:
+        """Bytes of the files of ids and of starts."""
+        return self.tokens * id_bytes, self.documents * STARTS.itemsize
+
 
 class SplitWriter:
     """Writes one split in a `with` block: `add` groups of pieces in order, then `close` for its counts and hashes.
@@ -56,7 +60,7 @@ class SplitWriter:
         paths = folder / f"{name}.ids", folder / f"{name}.starts"
         self._kept = folder / f"{name}.kept"
         self.written, self._hashes = _left(self._kept, paths, self._dtype.itemsize)
-        for path, size in zip(paths, self._sizes, strict=True):
+        for path, size in zip(paths, self.written.sizes(self._dtype.itemsize), strict=True):
             path.touch()
             os.truncate(path, size)
         self._ids, self._starts = (path.open("ab") for path in paths)
@@ -67,10 +71,6 @@ class SplitWriter:
     def __exit__(self, *raised: object) -> None:
         self._ids.close()
         self._starts.close()
-
-    @property
-    def _sizes(self) -> tuple[int, int]:
-        return self.written.tokens * self._dtype.itemsize, self.written.documents * STARTS.itemsize
 
     def add(self, pieces: Sequence[tuple[bool, np.ndarray]], *, begins_text: bool = False) -> None:
         """Append a group of pieces' ids; the flag says whether a piece begins a document; a separator goes between two.
@@ -148,8 +148,7 @@ def _left(kept: Path, paths: tuple[Path, Path], id_bytes: int) -> tuple[Written,
     record = read_record(kept)
     try:
         written = Written(**record["written"])
-        sizes = written.tokens * id_bytes, written.documents * STARTS.itemsize
-        hashes = [_hash_of(path, size) for path, size in zip(paths, sizes, strict=True)]
+        hashes = [_hash_of(path, size) for path, size in zip(paths, written.sizes(id_bytes), strict=True)]
         if [found.hexdigest() for found in hashes] == [record["ids_sha256"], record["starts_sha256"]]:
             return written, hashes
     except (OSError, KeyError, TypeError):
