@@ -50,11 +50,9 @@ def advance_cached(
         resets = None
     n_tokens = ids.shape[1]
     past = cache.past()
-    least, filled = (int(end) for end in past.aminmax())
+    filled = int(past.max())
     window = cache.window - int(stack.config.window_includes_self)
-    first = None
-    if resets is not None or least < filled or filled + n_tokens - 1 > window:
-        first = first_visible(past, filled, n_tokens, resets, window=window)
+    first = first_visible(past, filled, n_tokens, resets, window=window)
     x = stack.embed(ids)
     terms = terms_for(stack, cache, filled + n_tokens, n_tokens, x)
     rotation = None

@@ -144,6 +144,9 @@ def first_visible(
         query 1    . x x x .      first 1
         query 2    . . x x x      first 2
     """
+    fits = window is None or n_memory + n_tokens - 1 <= window
+    if not torch.compiler.is_compiling() and fits and resets is None and int(length.min()) >= n_memory:
+        return None
     steps = torch.arange(n_tokens, device=length.device)
     first = (n_memory - length)[:, None].expand(-1, n_tokens)
     if window is not None:
