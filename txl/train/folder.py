@@ -16,6 +16,7 @@ from typing import Any
 
 from txl.checkpoint import CheckpointError
 from txl.config import Config, to_yaml
+from txl.data.store import write_file
 from txl.environment import environment
 
 LOCK = ".lock"
@@ -97,10 +98,8 @@ def read_result(run_dir: Path) -> dict[str, Any] | None:
 
 def write_text(path: Path, text: str) -> None:
     """The text in place of what was there, whole or not at all."""
-    partial = path.with_name(f".{path.name}.partial")
     with written(path):
-        partial.write_text(text, encoding="utf-8", newline="")
-        os.replace(partial, path)
+        write_file(path, text.encode())
 
 
 @contextmanager
