@@ -28,7 +28,7 @@ from tests.streaming import anonymous_bytes
 from txl import ModelConfig, Session, TokenizerConfig
 from txl.data import train_tokenizer
 from txl.infer import generate_text
-from txl.infer.session import Drawn
+from txl.infer.drawing import Drawn
 from txl.model import Model
 
 VOCAB = 97

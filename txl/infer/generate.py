@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from txl.infer.checks import checked_stop
+from txl.infer.drawing import Drawn
 from txl.infer.sampling import Sampling
-from txl.infer.session import Drawn, Session
+from txl.infer.session import Session
 
 if TYPE_CHECKING:
     from txl.data import Tokenizer

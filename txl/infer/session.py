@@ -12,13 +12,13 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from txl.infer.checks import Batch, checked_batch, checked_rows, checked_seeds, checked_state, checked_stop
+from txl.infer.drawing import Drawn, Rows
 from txl.infer.identity import fingerprint
 from txl.infer.recent import RECENT_TOKENS, latest
 from txl.infer.sampling import Sampling, choose
@@ -32,15 +32,6 @@ _CHUNK_TOKENS = 512
 """Tokens a row is fed at once, so that the memory of a call does not grow with its length."""
 _CHUNK_LOGITS = 2**25
 """Logits made at once, 128 MiB in float32; below 16 tokens a chunk costs more than it saves."""
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """One step of drawing: ids int64 B on the CPU, each already read, -1 in a finished row; and what the model itself
-    thought of every id before, log_probs B×V (uniform in a row that had read nothing)."""
-
-    ids: Tensor
-    log_probs: Tensor
 
 
 class Session:
@@ -190,9 +181,9 @@ class Session:
         if max_new_tokens is not None and max_new_tokens < 0:
             raise ValueError(f"max_new_tokens is {max_new_tokens}: must be at least 0, or None for no end")
         stops = checked_stop(stop, vocab_size=self.model.vocab_size)
-        generators = [torch.Generator().manual_seed(s) for s in checked_seeds(seed, batch_size=self.batch_size)]
+        rows = Rows(checked_seeds(seed, batch_size=self.batch_size), stops)
         steps = itertools.count() if max_new_tokens is None else range(max_new_tokens)
-        return self._draw(steps, sampling or Sampling(), stops, generators)
+        return self._draw(steps, sampling or Sampling(), rows)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything the session knows, by name: independent tensors, ready for safetensors.
@@ -235,32 +226,21 @@ class Session:
         twin._hidden, twin._recent = self._hidden[chosen], self._recent[chosen]
         return twin
 
-    def _draw(
-        self, steps: Iterable[int], sampling: Sampling, stops: list[list[int]], generators: list[torch.Generator]
-    ) -> Iterator[Drawn]:
+    def _draw(self, steps: Iterable[int], sampling: Sampling, rows: Rows) -> Iterator[Drawn]:
         """The steps that `draw` promises."""
-        longest = max(map(len, stops), default=0)
-        tails: list[list[int]] = [[] for _ in generators]
-        active = [True] * len(generators)
         for _ in steps:
-            if not any(active):
+            if not any(rows.active):
                 return
-            log_probs = self.log_probs()
-            uniforms = torch.cat([_uniform(generator) for generator in generators])
+            log_probs, uniforms = self.log_probs(), rows.uniforms()
             ids = choose(log_probs, sampling, self._recent, uniforms)
             if (unread := self._unread()) is not None:
                 ids = torch.where(unread.cpu(), (uniforms * self.model.vocab_size).long(), ids)
-            lengths = None if all(active) else torch.tensor(active, dtype=torch.int64)
+            lengths = rows.lengths()
             with self._running():
                 self._advance(ids[:, None], lengths, None)
             if lengths is not None:
                 ids = ids.masked_fill(lengths == 0, -1)
-            if stops:
-                tails = [[*tail, new][-longest:] for tail, new in zip(tails, ids.tolist(), strict=True)]
-                active = [
-                    on and not any(tail[-len(one) :] == one for one in stops)
-                    for on, tail in zip(active, tails, strict=True)
-                ]
+            rows.see(ids)
             yield Drawn(ids, log_probs)
 
     @contextmanager
@@ -271,8 +251,7 @@ class Session:
             yield
 
     def _unread(self) -> Tensor | None:
-        """bool B: the rows that have read nothing; None where there are none, which is asked again after a reset
-        alone."""
+        """bool B: rows that have read nothing; None where there are none, which is asked again after a reset alone."""
         if self._all_read:
             return None
         unread = self._cache.age == 0
@@ -313,11 +292,6 @@ def _check_numbers(nats: Tensor) -> None:
     """Raise FloatingPointError lest the NaN of broken weights pass for that of a token that is not scored."""
     if math.isnan(float(nats.sum())):
         raise FloatingPointError("the model's nats are not numbers: are its weights finite?")
-
-
-def _uniform(generator: torch.Generator) -> Tensor:
-    """One number in [0, 1) with 53 random bits, float64, one element."""
-    return torch.rand(1, dtype=torch.float64, generator=generator)
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

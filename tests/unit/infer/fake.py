@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from txl import Session
+from txl.infer.drawing import Drawn
 from txl.infer.sampling import Sampling
-from txl.infer.session import Drawn
 
 VOCAB, WIDTH, DECAY = 11, 6, 0.7
 

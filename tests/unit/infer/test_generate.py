@@ -14,9 +14,9 @@ import torch
 from tests.unit.infer.fake import ByteText, FakeModel, ScriptedSession, WordText
 from txl import Session, TokenizerConfig
 from txl.data import train_tokenizer
+from txl.infer.drawing import Drawn
 from txl.infer.generate import StopText, generate_text, generate_texts, opening_ids, opening_note
 from txl.infer.sampling import Sampling
-from txl.infer.session import Drawn
 
 
 def pieces(text: str, *, stop: str | Sequence[str] = (), prompt: str = "") -> list[str]:
