@@ -36,6 +36,7 @@ import txl
 from txl.config import Config, ModelConfig, load_config
 from txl.runtime import multiplies_bf16
 from txl.train.folder import read_result
+from txl.train.muon import Muon
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = ROOT / "configs/quality.yaml"
@@ -233,14 +234,17 @@ class Theirs:
         return self._bits(texts.test[:TEST_BYTES])
 
     def _optimizers(self, rate: float) -> list[torch.optim.Optimizer]:
-        """AdamW for everything, or Muon for the matrices of the layers and AdamW for the rest."""
+        """AdamW for everything, or Muon for the matrices of the layers and AdamW for the rest.
+
+        Muon is ours: torch's own takes fifty times as long where bf16 is emulated.
+        """
         named = dict(self.model.named_parameters())
         if self.optimizer == "adamw":
             return [torch.optim.AdamW(named.values(), lr=rate, weight_decay=0.0)]
         matrices = [p for name, p in named.items() if p.ndim == 2 and "attn_layers" in name]
         ids = {id(p) for p in matrices}
         rest = [p for p in named.values() if id(p) not in ids]
-        muon = torch.optim.Muon(matrices, lr=rate, weight_decay=0.0, momentum=0.95)
+        muon = Muon(matrices, lr=rate, weight_decay=0.0, momentum=0.95)
         return [muon, torch.optim.AdamW(rest, lr=MUON_ADAMW_RATE, weight_decay=0.0)]
 
     def _read(self, ids: Tensor, memory: Any) -> tuple[Tensor, Any]:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from txl.checkpoint import AVERAGE, CheckpointError
 from txl.config import OptimConfig
+from txl.train.muon import Muon
 
 UNDECAYED = ("bias", "table")
 """In the names of what is added to a score (bias_u, biases) or looked up (tables of tokens, positions, distances)."""
@@ -44,16 +45,16 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimi
         return adamw
     momentum, decay = config.muon_momentum, config.weight_decay
     matrices = [parameter for name, parameter in named.items() if name in muon]
-    both = Muon(torch.optim.Muon(matrices, lr=config.muon_lr, momentum=momentum, weight_decay=decay), adamw)
+    both = MuonBesideAdamW(Muon(matrices, lr=config.muon_lr, momentum=momentum, weight_decay=decay), adamw)
     for group in both.param_groups[:1]:
         group["share"] = config.muon_lr / config.lr
     return both
 
 
-class Muon(torch.optim.Optimizer):
+class MuonBesideAdamW(torch.optim.Optimizer):
     """Muon and AdamW as one optimizer: one state by parameter, the groups of both, one step for the scaler of fp16."""
 
-    def __init__(self, muon: torch.optim.Muon, adamw: torch.optim.AdamW) -> None:
+    def __init__(self, muon: Muon, adamw: torch.optim.AdamW) -> None:
         self.muon, self.adamw = muon, adamw
         super().__init__([*muon.param_groups, *adamw.param_groups], {})
 
