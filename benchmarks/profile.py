@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks import peers
-from benchmarks.timing import machine, with_allocator
+from benchmarks.timing import machine
 
 PARTS = {
     "linear layers": ("aten::mm", "aten::addmm", "mkldnn::_linear_pointwise"),
@@ -42,7 +42,6 @@ def main() -> None:
     parser.add_argument("workload", choices=["T1", "T2", "E1", "S1"], nargs="?", default="T1")
     parser.add_argument("--threads", type=int, default=2)
     asked = parser.parse_args()
-    with_allocator()
     torch.set_num_threads(asked.threads)
     step = workload(asked.workload)
     for _ in range(3):

@@ -12,7 +12,6 @@ import json
 import os
 import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -21,9 +20,10 @@ from typing import Any
 
 import torch
 
-ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(16 << 30)}
-"""glibc keeps freed blocks instead of giving them back, so that large tensors are not faulted in anew at every
-allocation. All contenders run under it, for all gain by it."""
+from txl.allocator import keep_freed_memory
+
+ALLOCATOR = "kept" if keep_freed_memory() else "plain"
+"""Whether this process keeps freed memory: whatever is timed here does, for all contenders gain by it."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def machine() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "python": platform.python_version(),
-        "allocator": "kept" if all(os.environ.get(k) == v for k, v in ALLOCATOR.items()) else "plain",
+        "allocator": ALLOCATOR,
         **versions,
     }
 
@@ -102,17 +102,10 @@ def options(description: str | None, *, rounds: int = 5) -> argparse.ArgumentPar
 
 
 def set_up(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """What was asked for, in a process that has the allocator's settings and the threads asked for."""
+    """What was asked for, in a process with as many threads."""
     asked = parser.parse_args()
-    with_allocator()
     torch.set_num_threads(asked.threads)
     return asked
-
-
-def with_allocator() -> None:
-    """Start this program again under ALLOCATOR, which glibc reads when a process begins."""
-    if any(key not in os.environ for key in ALLOCATOR):
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**ALLOCATOR, **os.environ})
 
 
 def finish(benchmark: str, rows: Sequence[Row], **more: Any) -> None:
