@@ -29,14 +29,15 @@ def main() -> None:
     parser.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument("--only", choices=list(SIZES), nargs="+", default=list(SIZES), help="these rows alone")
     parser.add_argument("--compile", action="store_true", help="also the peers under torch.compile: minutes more")
+    parser.add_argument("--warm-up", type=int, default=2, help="steps before the first timed; one fills a memory (2)")
     asked = set_up(parser)
     peers.add_to_path()
-    rows = [measure(name, asked.dtype, asked.rounds, compiled=asked.compile) for name in asked.only]
+    rows = [measure(name, asked.dtype, asked.rounds, asked.warm_up, compiled=asked.compile) for name in asked.only]
     finish("bench_train", rows, dtype=asked.dtype)
 
 
-def measure(name: str, dtype: str, rounds: int, *, compiled: bool) -> Row:
-    """One row: the same tokens through every contender, two steps first so that memories are full."""
+def measure(name: str, dtype: str, rounds: int, warm_up: int, *, compiled: bool) -> Row:
+    """One row: the same tokens through every contender, `warm_up` steps first so that memories are full."""
     n_rows, length = SIZES[name]
     config = peers.shape(length, length)
     ours = peers.Ours(config)
@@ -59,9 +60,9 @@ def measure(name: str, dtype: str, rounds: int, *, compiled: bool) -> Row:
             contender.train(ids[:, :-1], ids[:, 1:])
 
     calls = {key: lambda contender=contender: step(contender) for key, contender in contenders.items()}
-    seconds = take_turns(calls, rounds=rounds, warm_up=2)
+    seconds = take_turns(calls, rounds=rounds, warm_up=warm_up)
     workload = f"{name}: train {dtype}, B {n_rows}, T = M = {length}"
-    notes = f"log-probabilities differ from Hugging Face's by at most {difference:.1e}"
+    notes = f"{rounds} rounds, log-probabilities differ from Hugging Face's by at most {difference:.1e}"
     return Row(workload, "step", seconds, "txl", AIMS[name, dtype], notes)
 
 
