@@ -141,8 +141,15 @@ class Ours:
     def __init__(self, name: str, optimizer: str, folder: Path, changes: Sequence[str], threads: int) -> None:
         self.optimizer = optimizer
         places = [f"data.{split}={folder.absolute() / split}" for split in ("train", "valid", "test")]
-        named = ["optim.name=muon", f"optim.lr={MUON_ADAMW_RATE}"] if optimizer == "muon" else []
-        self.words = [*places, *named, f"runtime.threads={threads}", "run.resume=never", *changes]
+        named = [f"optim.lr={MUON_ADAMW_RATE}"] if optimizer == "muon" else []
+        self.words = [
+            *places,
+            f"optim.name={optimizer}",
+            *named,
+            f"runtime.threads={threads}",
+            "run.resume=never",
+            *changes,
+        ]
         self.folder = ROOT / "build/quality" / f"{optimizer}-{os.getpid()}"
         self.parameters = n_parameters(txl.build_model(load_config(CONFIG, self.words).model, 256))
         self.latest: Config | None = None
