@@ -107,7 +107,7 @@ def _beyond(label: str, m: Measurement, metric: Metric) -> str:
         return ""
     value, low, high = difference
     verdict = f"{_share(value)} {'less' if value < 0 else 'more'}" if low * high > 0 else "no more and no less"
-    times = f"{longest.context / own.context:g} times its own context ({longest.context:,} tokens)"
+    times = f"{longest.context / own.context:.3g} times its own context ({longest.context:,} tokens)"
     return f"With {times} {label} needs {verdict} (interval {_percent(low, high)})."
 
 
@@ -129,7 +129,8 @@ def _faster(cached: tuple[str, Measurement], fixed: tuple[str, Measurement]) -> 
 
 def _times(ratio: float) -> str:
     """A ratio of speeds in words."""
-    return f"{ratio:,.0f} times as many tokens" if ratio >= 10 else f"{ratio:.2g} times as many tokens"
+    shown = f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.2g}"
+    return "as many tokens" if shown == "1" else f"{shown} times as many tokens"
 
 
 def _share(value: float) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.text import Annotation
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 
@@ -26,14 +27,18 @@ def bar_line(
         part.set_clip_on(True)
 
 
+TICK_GAP = 0.07
+"""Part of the axis that the number at a tick takes."""
+
+
 def context_axis(axes: Axes, contexts: Sequence[int]) -> None:
-    """A logarithmic axis with a tick at each context measured, of two whose numbers would meet at the longer one."""
+    """A logarithmic axis with a tick at each context measured, of those whose numbers would meet at the longest."""
     lengths = sorted(set(contexts))
-    ticks = [
-        length
-        for length, after in zip(lengths, [*lengths[1:], None], strict=True)
-        if not after or after > 1.12 * length
-    ]
+    gap = TICK_GAP * math.log(1.15**2 * lengths[-1] / lengths[0])
+    ticks = lengths[-1:]
+    for length in reversed(lengths[:-1]):
+        if math.log(ticks[0] / length) >= gap:
+            ticks.insert(0, length)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_minor_locator(NullLocator())
@@ -43,9 +48,10 @@ def context_axis(axes: Axes, contexts: Sequence[int]) -> None:
 
 
 def note_above(axes: Axes, x: float, text: str, colour: str) -> None:
-    """Say the value of a point that lies above the frame."""
-    place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "xytext": (0, -4), "textcoords": "offset points"}
-    axes.annotate(text, (x, 1), ha="center", va="top", fontsize=8.5, color=colour, **place)
+    """Say the value of a point that lies above the frame, below what is said there already."""
+    above = sum(isinstance(note, Annotation) and note.xy == (x, 1) for note in axes.texts)
+    place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+    axes.annotate(text, (x, 1), xytext=(0, -4 - 11 * above), ha="center", va="top", fontsize=8.5, color=colour, **place)
 
 
 def mark_trained(axes: Axes, lengths: set[int], colour: str) -> None:

@@ -5,6 +5,7 @@ Measurements -> titled tables of text. Knows nothing of Markdown, HTML or pictur
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -70,7 +71,8 @@ def _memory(measurements: Sequence[Measurement]) -> Section | None:
             difference = summary.change(best, worst, metric)
             if difference is not None:
                 value, low, high = difference
-                gain = f"{100 * -value:.1f} % ({100 * -high:.1f} to {100 * -low:.1f})".replace("-", "−")
+                bounds = f" ({100 * -high:.1f} to {100 * -low:.1f})" if math.isfinite(low + high) else ""
+                gain = f"{100 * -value:.1f} %{bounds}".replace("-", "−")
         rows.append((f"{by}: {label}", f"{held[0].tokens:,}" if held else "–", *shown, gain))
     caption = (
         f"{metric.name.capitalize()} of the sampled targets by what they are, each run at its own context. A target "

@@ -8,6 +8,7 @@ import numpy as np
 
 from tests.unit.evaluation.fakes import measurement, point
 from tests.unit.evaluation.test_summary import HARD, bits, vanilla, xl
+from txl.evaluation import answer as answers
 from txl.evaluation.answer import answer
 from txl.evaluation.measure import Measurement
 from txl.evaluation.summary import same_text
@@ -90,3 +91,14 @@ def test_of_many_runs_the_best_cache_is_compared_in_speed_with_the_best_fixed_co
     text = said([vanilla(1.3), vanilla(1.25), xl(), xl(config=worse)])
     assert text.count("From its cache") == 1
     assert text.count("On the same") == 1
+
+
+def test_the_same_speed_is_said_as_such() -> None:
+    assert [answers._times(ratio) for ratio in (0.5, 0.96, 1.04, 2.46, 52.4, 1234.5)] == [
+        "0.5 times as many tokens",
+        "0.96 times as many tokens",
+        "as many tokens",
+        "2.5 times as many tokens",
+        "52 times as many tokens",
+        "1,234 times as many tokens",
+    ]

@@ -12,16 +12,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from tests.unit.evaluation.fakes import measurement, point
 from tests.unit.evaluation.test_summary import HARD, vanilla, xl
 from txl.evaluation import page, report, summary
 from txl.evaluation.answer import answer
 from txl.evaluation.caveats import caveats
+from txl.evaluation.learning import Learning
 from txl.evaluation.measure import Measurement
 from txl.evaluation.recl import Gain, Recl
 from txl.evaluation.report import PICTURES, draw, write_report
-from txl.evaluation.report_axes import spread
+from txl.evaluation.report_axes import context_axis, note_above, spread
 from txl.evaluation.report_pictures import DARK, LIGHT
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -212,6 +214,38 @@ def test_names_keep_their_order_and_distance() -> None:
     placed = spread(heights, 0.05)
     assert np.argsort(placed).tolist() == np.argsort(heights).tolist()
     assert np.diff(sorted(placed)).min() >= 0.05 - 1e-9
+
+
+def test_ticks_stand_at_contexts_measured_and_never_so_near_that_their_numbers_meet() -> None:
+    axes = Figure().add_subplot()
+    context_axis(axes, [16, 64, 32, 128, 64, 192, 256, 320, 384, 448, 512])
+    assert axes.get_xticks().tolist() == [16, 32, 64, 128, 192, 256, 384, 512]
+    context_axis(axes, [16, 1_000_000])
+    assert axes.get_xticks().tolist() == [16, 1_000_000]
+    context_axis(axes, [64])
+    assert axes.get_xticks().tolist() == [64]
+
+
+def test_values_above_the_frame_at_one_place_are_written_below_each_other() -> None:
+    axes = Figure().add_subplot()
+    for x in (128, 128, 256, 128):
+        note_above(axes, x, "↑ 4.1", "black")
+    heights = [note.xyann[1] for note in axes.texts]
+    assert len({(note.xy, note.xyann) for note in axes.texts}) == 4
+    assert heights[2] == heights[0] > heights[1] > heights[3]
+
+
+def test_the_question_says_how_much_was_read_by_whom_read_least_and_most() -> None:
+    alike = [replace(m, learning=(curve(1_638_400),)) for m in (xl(), vanilla())]
+    assert "test text after training on 1,638,400 tokens, " in page.question(alike)
+    longer = [*alike, replace(vanilla(), learning=(curve(2_428_928),))]
+    assert "after training on 1,638,400 to 2,428,928 tokens, " in page.question(longer)
+    unknown = [*longer, replace(vanilla(), learning=())]
+    assert "test text as they were trained, " in page.question(unknown)
+
+
+def curve(tokens: int) -> Learning:
+    return replace(xl().learning[0], tokens=tuple(tokens for _ in xl().learning[0].tokens))
 
 
 def test_no_measurement_is_refused(tmp_path: Path) -> None:
