@@ -25,6 +25,12 @@ def give_gradients(matrices: list[nn.Parameter], seed: int) -> None:
         matrix.grad = torch.randn(matrix.shape, generator=draw, dtype=matrix.dtype)
 
 
+@pytest.fixture
+def without_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that does not multiply bf16, whatever this one does."""
+    monkeypatch.setattr(muon, "multiplies_bf16", lambda device: False)
+
+
 @pytest.mark.parametrize("bf16", [False, True])
 def test_steps_are_those_of_torchs_muon_up_to_its_bf16(bf16: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(muon, "multiplies_bf16", lambda device: bf16)
@@ -42,6 +48,7 @@ def test_steps_are_those_of_torchs_muon_up_to_its_bf16(bf16: bool, monkeypatch: 
         torch.testing.assert_close(a, b, atol=1e-6 if bf16 else 0.02, rtol=0)
 
 
+@pytest.mark.usefixtures("without_bf16")
 @pytest.mark.parametrize("shape", [(16, 16), (48, 16), (16, 48)])
 def test_orthogonal_keeps_directions_and_makes_all_singular_values_about_one(shape: tuple[int, int]) -> None:
     gradient = torch.randn((1, *shape), dtype=torch.float64, generator=torch.Generator().manual_seed(5))
@@ -52,6 +59,7 @@ def test_orthogonal_keeps_directions_and_makes_all_singular_values_about_one(sha
     assert (inner - inner.diagonal().diag()).abs().max() < 1e-9
 
 
+@pytest.mark.usefixtures("without_bf16")
 def test_a_matrix_comes_out_alike_alone_or_among_others_whatever_their_sizes() -> None:
     many = torch.randn(5, 6, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
     many *= torch.logspace(-9, 9, 5, dtype=torch.float64)[:, None, None]
