@@ -45,8 +45,7 @@ TEST_BYTES = 200_000
 VALID_BYTES = 50_000
 ADAMW_RATES = (1e-3, 2e-3, 4e-3)
 MUON_RATES = (0.01, 0.02, 0.04)
-"""Of the matrices; everything else is AdamW's at MUON_ADAMW_RATE."""
-MUON_ADAMW_RATE = 3e-3
+"""Of the matrices; everything else is AdamW's at the config's own optim.lr."""
 CALIBRATING_STEPS = 12
 WARM_UP = 0.05
 CLIP = 1.0
@@ -141,15 +140,8 @@ class Ours:
     def __init__(self, name: str, optimizer: str, folder: Path, changes: Sequence[str], threads: int) -> None:
         self.optimizer = optimizer
         places = [f"data.{split}={folder.absolute() / split}" for split in ("train", "valid", "test")]
-        named = [f"optim.lr={MUON_ADAMW_RATE}"] if optimizer == "muon" else []
-        self.words = [
-            *places,
-            f"optim.name={optimizer}",
-            *named,
-            f"runtime.threads={threads}",
-            "run.resume=never",
-            *changes,
-        ]
+        machine = [f"runtime.threads={threads}", "run.resume=never"]
+        self.words = [*places, f"optim.name={optimizer}", *machine, *changes]
         self.folder = ROOT / "build/quality" / f"{optimizer}-{os.getpid()}"
         self.parameters = n_parameters(txl.build_model(load_config(CONFIG, self.words).model, 256))
         self.latest: Config | None = None
@@ -196,7 +188,7 @@ class Theirs:
         self.peer, self.texts, self.optimizer = peer, texts, peer.optimizer
         config = load_config(CONFIG)
         self.rows = config.data.batch_size * config.model.tgt_len // peer.tgt_len
-        self.shape = config.model
+        self.shape, self.optim = config.model, config.optim
         self.target = n_parameters(txl.build_model(config.model, 256))
         self.model = self._fresh()
         self.parameters = n_parameters(self.model)
@@ -251,8 +243,8 @@ class Theirs:
         matrices = [p for name, p in named.items() if p.ndim == 2 and "attn_layers" in name]
         ids = {id(p) for p in matrices}
         rest = [p for p in named.values() if id(p) not in ids]
-        muon = Muon(matrices, lr=rate, weight_decay=0.0, momentum=0.95)
-        return [muon, torch.optim.AdamW(rest, lr=MUON_ADAMW_RATE, weight_decay=0.0)]
+        muon = Muon(matrices, lr=rate, weight_decay=0.0, momentum=self.optim.muon_momentum)
+        return [muon, torch.optim.AdamW(rest, lr=self.optim.lr, weight_decay=0.0)]
 
     def _read(self, ids: Tensor, memory: Any) -> tuple[Tensor, Any]:
         """Logits of a segment, after its memory where the variant has one."""
