@@ -175,9 +175,10 @@ def title(measurements: Sequence[Measurement]) -> str:
 
 def question(measurements: Sequence[Measurement]) -> str:
     """What the report answers, in one sentence."""
-    tokens = sorted({m.trained_tokens for m in measurements})
-    read = " to ".join(f"{count:,}" for count in dict.fromkeys((tokens[0], tokens[-1])))
-    after = f"after training on {read} tokens" if tokens[0] else "as they were trained"
+    tokens = [m.trained_tokens for m in measurements]
+    least, most = min(tokens), max(tokens)
+    read = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    after = f"after training on {read} tokens" if least else "as they were trained"
     text = f"{measurements[0].split} text {after}"
     if len(measurements) == 1:
         return f"How well does this model predict {text}, and how much context does it use?"

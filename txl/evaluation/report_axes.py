@@ -13,6 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.text import Annotation
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+TICK_GAP = 0.07
+"""Part of the axis that the number at a tick takes."""
+
 
 def bar_line(
     axes: Axes, x: Sequence[float], y: Sequence[float], low: Sequence[float], high: Sequence[float], **style: Any
@@ -25,10 +28,6 @@ def bar_line(
     bars = axes.errorbar(x, y, errors, ms=5, lw=1.8, capsize=3, elinewidth=1, **style)
     for part in (bars.lines[0], *bars.lines[1], *bars.lines[2]):
         part.set_clip_on(True)
-
-
-TICK_GAP = 0.07
-"""Part of the axis that the number at a tick takes."""
 
 
 def context_axis(axes: Axes, contexts: Sequence[int]) -> None:

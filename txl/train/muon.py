@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
 from typing import Any
 
 import torch
@@ -60,8 +59,10 @@ class Muon(torch.optim.Optimizer):
 
 def side_by_side(matrices: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
     """The matrices in groups of one shape, as many in a group as BYTES_AT_ONCE hold."""
-    for _, alike in groupby(sorted(matrices, key=lambda matrix: matrix.shape), key=lambda matrix: matrix.shape):
-        same = list(alike)
+    by_shape: dict[torch.Size, list[nn.Parameter]] = {}
+    for matrix in matrices:
+        by_shape.setdefault(matrix.shape, []).append(matrix)
+    for same in by_shape.values():
         count = max(1, BYTES_AT_ONCE // max(1, same[0].nbytes))
         yield from (same[at : at + count] for at in range(0, len(same), count))
 
