@@ -44,7 +44,7 @@ PLACE = ROOT / "build/peers"
 TEST_BYTES = 200_000
 VALID_BYTES = 50_000
 ADAMW_RATES = (1e-3, 2e-3, 4e-3)
-MUON_RATES = (0.01, 0.02, 0.04)
+MUON_RATES = (0.02, 0.04, 0.08)
 """Of the matrices; everything else is AdamW's at the config's own optim.lr."""
 CALIBRATING_STEPS = 12
 WARM_UP = 0.05
