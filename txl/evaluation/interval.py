@@ -70,16 +70,16 @@ def ratio_interval(top: Sequence[float], bottom: Sequence[float], *, seed: int =
 def comparison_intervals(sums: Sequence[Sequence[float]], counts: Sequence[float]) -> list[tuple[float, float]]:
     """95 % intervals of several means over the same stretches, without the part that all of them share.
 
-    How hard a stretch of text is moves all means alike and says nothing about their differences, so each stretch's mean
-    over the rows is taken out before drawing (Cousineau 2005) and the spread corrected for it by n / (n - 1) (Morey
-    2008). One row keeps its plain interval.
+    How hard a stretch of text is moves all means alike and says nothing about their differences, so what a stretch's
+    sums differ from those of its row's mean, averaged over the rows, is taken out before drawing (Cousineau 2005) and
+    the spread corrected for it by n / (n - 1) (Morey 2008). One row keeps its plain interval.
     """
     held = np.asarray(counts) != 0
-    rows, tokens = np.asarray(sums, dtype=np.float64)[:, held], list(np.asarray(counts)[held])
+    rows, tokens = np.asarray(sums, dtype=np.float64)[:, held], np.asarray(counts, dtype=np.float64)[held]
     if len(tokens) < 2:
         return [(math.nan, math.nan)] * len(rows)
     if len(rows) > 1:
-        own = rows - rows.mean(axis=0)
-        spread = (own - own.mean(axis=1, keepdims=True)) * np.sqrt(len(rows) / (len(rows) - 1))
-        rows = rows.mean(axis=1, keepdims=True) + spread
-    return [ratio_interval(list(row), tokens) for row in rows]
+        expected = rows.sum(axis=1, keepdims=True) / tokens.sum() * tokens  # were every stretch as hard as the text
+        own = rows - expected
+        rows = expected + (own - own.mean(axis=0)) * np.sqrt(len(rows) / (len(rows) - 1))
+    return [ratio_interval(list(row), list(tokens)) for row in rows]

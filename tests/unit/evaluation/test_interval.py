@@ -101,6 +101,16 @@ def test_comparison_intervals_leave_out_what_all_rows_share() -> None:
     assert compared[0][1] - compared[0][0] == pytest.approx(2 * 1.96 * error, rel=0.12)
 
 
+def test_comparison_intervals_leave_out_what_is_shared_where_stretches_are_unequal_too() -> None:
+    draw = np.random.default_rng(5)
+    counts, hard = draw.integers(50, 1500, size=30).astype(float), draw.normal(3, 0.3, size=30)
+    rows = [list(counts * (hard + 0.1)), list(counts * hard)]
+    mean = float((counts * hard).sum() / counts.sum())
+    for (low, high), expected in zip(comparison_intervals(rows, list(counts)), (mean + 0.1, mean), strict=True):
+        assert low == pytest.approx(expected, rel=1e-12)  # one is worse by the same everywhere: no doubt is left
+        assert high == pytest.approx(expected, rel=1e-12)
+
+
 def test_one_row_keeps_its_plain_interval() -> None:
     sums = [1.0, 5.0, 3.0, 2.0]
     assert comparison_intervals([sums], [1.0] * 4) == [ratio_interval(sums, [1.0] * 4)]
