@@ -66,20 +66,23 @@ class Kept:
         os.replace(draft, manifest)
 
     @staticmethod
-    def contexts(folder: Path, kind: str) -> dict[int, tuple[Array, dict[str, Any]]]:
+    def contexts(folder: Path, kind: str, facts: Mapping[str, Any]) -> dict[int, tuple[Array, dict[str, Any]]]:
         """All losses of one kind in a folder by context, each with what says which tokens of which text they are about.
 
-        Files that are not whole are left out.
+        facts: what must be among the facts they were kept under; None for one that must not be there.
+        Files of others, or not whole, are left out.
         """
+        wanted = json.loads(json.dumps(facts))
         found = {}
         for path in sorted(folder.glob(f"{kind}-*.json")):
             try:
                 manifest = json.loads(path.read_text("utf-8"))
-                reading, facts = manifest["reading"], manifest["facts"]
+                reading, held = manifest["reading"], manifest["facts"]
                 nll = np.load(folder / manifest["file"], mmap_mode="r", allow_pickle=False)
-                if reading["kind"] == kind and nll.shape == (manifest["targets"],):
+                alike = all(held.get(key) == value for key, value in wanted.items())
+                if alike and reading["kind"] == kind and nll.shape == (manifest["targets"],):
                     keys = ("corpus", "tokenizer", "split", "max_tokens", "reset_memory")
-                    text = {key: facts.get(key) for key in keys} | {"positions": reading["positions"]}
+                    text = {key: held.get(key) for key in keys} | {"positions": reading["positions"]}
                     found[int(reading["context"])] = (nll, text)
             except (OSError, EOFError, ValueError, KeyError, TypeError):
                 continue

@@ -38,14 +38,17 @@ SAMPLE_TEMPERATURE = 0.8
 def measured_run(config: Config, *, report: Report | None = None) -> Measurement:
     """The measurement of a finished run's best checkpoint: the one kept in its folder if nothing changed, else anew.
 
-    Raises CheckpointError where there is no checkpoint, DataError where the text is gone, ValueError where it changed.
+    Nothing changed means: checkpoint, config and text are the same, and the losses that `effective_lengths` needs are
+    those of this checkpoint still. What was kept of single tokens is not scored again.
+    Raises CheckpointError where there is no checkpoint, DataError where the text is gone.
     """
     kept = Path(config.run.dir) / "measurement.json"
     bundle = placed(load_run(config.run.dir, "best"), config)
-    found = _kept(kept)
-    if found is not None and found.step == bundle.step and found.config == json.loads(json.dumps(asdict(config))):
-        return found
     corpus = corpus_for(bundle, own_text=True, report=report)
+    found = _kept(kept)
+    now = (bundle.step, json.loads(json.dumps(asdict(config))), corpus.fingerprint)
+    if found is not None and (found.step, found.config, found.corpus_hash) == now and _rungs(config, found) is not None:
+        return found
     measured = measure(
         bundle,
         corpus,
@@ -77,15 +80,19 @@ def kept_losses(bundle: Bundle, corpus: Corpus, split: str) -> Kept:
         "model": asdict(bundle.config.model),
         "device": str(next(bundle.model.parameters()).device),
     }
+    if bundle.config.runtime.weights != "full":
+        facts["weights"] = bundle.config.runtime.weights
     return Kept(run / "report" / "eval" / split, facts)
 
 
-def effective_lengths(configs: Sequence[Config], names: Sequence[str]) -> list[Recl]:
+def effective_lengths(
+    configs: Sequence[Config], measurements: Sequence[Measurement], names: Sequence[str]
+) -> list[Recl]:
     """The relative effective context lengths of measured runs as one group, from the losses kept with them.
 
     Targets too near the beginning of the text for the longest context are left out. Absolute positions read no more
     than their segment. Empty where `eval.recl_step` is not set or differs, or where the runs were not scored on the
-    same tokens.
+    same tokens, each by the model of its measurement.
     """
     ladders = [ladder_of(config.eval) for config in configs]
     if not ladders[0] or ladders.count(ladders[0]) < len(ladders):
@@ -93,16 +100,14 @@ def effective_lengths(configs: Sequence[Config], names: Sequence[str]) -> list[R
     ladder, texts = ladders[0], []
     losses: dict[str, dict[int, Any]] = {}
     limits: dict[str, int] = {}
-    for name, config in zip(names, configs, strict=True):
-        kind, wanted = "truncated", ladder
-        if config.model.position in ABSOLUTE_POSITIONS and config.model.arch != "lstm":
-            own = config.model.tgt_len if config.eval.window is None else config.eval.window + 1
-            kind, limits[name], wanted = "slide", own, sorted({own, *(c for c in ladder if c < own)})
-        found = Kept.contexts(Path(config.run.dir) / "report" / "eval" / "test", kind)
-        if not set(wanted) <= set(found):
+    for name, config, measured in zip(names, configs, measurements, strict=True):
+        rungs = _rungs(config, measured)
+        if rungs is None:
             return []
-        losses[name] = {context: found[context][0] for context in wanted}
-        texts += [found[context][1] for context in wanted]
+        if _reads_a_segment(config):
+            limits[name] = max(rungs)
+        losses[name] = {context: nll for context, (nll, _) in rungs.items()}
+        texts += [text for _, text in rungs.values()]
     if any(text != texts[0] for text in texts):
         return []
     sampled = texts[0]["positions"]
@@ -110,6 +115,33 @@ def effective_lengths(configs: Sequence[Config], names: Sequence[str]) -> list[R
     if not whole.any():
         return []
     return recl({name: {c: nll[whole] for c, nll in own.items()} for name, own in losses.items()}, limits=limits)
+
+
+def _reads_a_segment(config: Config) -> bool:
+    """Whether the model's context ends with its segment."""
+    return config.model.position in ABSOLUTE_POSITIONS and config.model.arch != "lstm"
+
+
+def _rungs(config: Config, measured: Measurement) -> dict[int, tuple[Any, dict[str, Any]]] | None:
+    """The kept losses of a measured run by context, all that `effective_lengths` needs; None where one is missing.
+
+    Each with what says which tokens of which text they are about.
+    """
+    ladder = ladder_of(config.eval)
+    if not ladder:
+        return {}
+    kind, wanted = "truncated", set(ladder)
+    if _reads_a_segment(config):
+        own = config.model.tgt_len if config.eval.window is None else config.eval.window + 1
+        kind, wanted = "slide", {own, *(context for context in ladder if context < own)}
+    facts = {
+        "step": measured.step,
+        "corpus": measured.corpus_hash,
+        "model": measured.config["model"],
+        "weights": None if config.runtime.weights == "full" else config.runtime.weights,
+    }
+    found = Kept.contexts(Path(config.run.dir) / "report" / "eval" / "test", kind, facts)
+    return {context: found[context] for context in sorted(wanted)} if wanted <= set(found) else None
 
 
 def loaded(run: str | Path, checkpoint: str, overrides: Sequence[str]) -> Bundle:

@@ -53,7 +53,7 @@ def compare(words: Sequence[str]) -> None:
     if not (page.exists() and reported(folder / "report.json") == [m.to_json() for m in measurements]):
         from txl.evaluation.report import write_report
 
-        lengths = effective_lengths(configs, labels(measurements))
+        lengths = effective_lengths(configs, measurements, labels(measurements))
         page = write_report(folder, measurements, command=f"txl compare {shlex.join(words)}", lengths=lengths)
     show_table(*table(measurements))
     print(answer(measurements), "", *(f"- {note}" for note in caveats(measurements)), sep="\n")

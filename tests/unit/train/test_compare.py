@@ -6,6 +6,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.conftest import words
@@ -13,7 +14,8 @@ from txl.checkpoint import CheckpointError
 from txl.config import Config, ConfigError, apply_overrides
 from txl.data import prepare
 from txl.evaluation.measure import Measurement
-from txl.train.compare import corpus_for, effective_lengths, loaded, measured_run, reported
+from txl.evaluation.perplexity import Settings
+from txl.train.compare import corpus_for, effective_lengths, kept_losses, loaded, measured_run, reported
 from txl.train.loop import train
 
 TINY = (
@@ -61,9 +63,9 @@ def test_it_is_made_anew_for_other_settings_or_when_damaged(config: Config) -> N
 
 def test_effective_lengths_come_from_the_losses_that_were_kept(config: Config) -> None:
     asked = dataclasses.replace(config, eval=dataclasses.replace(config.eval, contexts=(3, 9), recl_step=3))
-    assert effective_lengths([config], ["a"]) == []  # no step, so nobody asked
-    measured_run(asked)
-    twice = effective_lengths([asked, asked], ["a", "b"])
+    assert effective_lengths([config], [measured_run(config)], ["a"]) == []  # no step, so nobody asked
+    measured = measured_run(asked)
+    twice = effective_lengths([asked, asked], [measured, measured], ["a", "b"])
     assert [(found.model, found.share, found.step) for found in twice] == [
         (name, share, 3) for name in ("a", "b") for share in (0.1, 0.5, 1.0)
     ]
@@ -72,12 +74,56 @@ def test_effective_lengths_come_from_the_losses_that_were_kept(config: Config) -
     manifest = json.loads((kept / "truncated-6.json").read_text("utf-8"))
     assert manifest["facts"]["corpus"] == prepare(config).fingerprint
     (kept / "truncated-6.npy").write_bytes(b"")
-    assert effective_lengths([asked], ["a"]) == []
+    assert effective_lengths([asked], [measured], ["a"]) == []
     other = dataclasses.replace(asked, eval=dataclasses.replace(asked.eval, sample_targets=15))
-    measured_run(other)  # mends the file, on other tokens
+    measured = measured_run(other)  # mends the file, on other tokens
     longest = json.loads((kept / "truncated-9.json").read_text("utf-8"))
-    (kept / "truncated-9.json").write_text(json.dumps(longest | {"facts": {"corpus": "another"}}), encoding="utf-8")
-    assert effective_lengths([asked], ["a"]) == []
+    strange = longest["reading"] | {"positions": {"sample": 14, "of": 99, "seed": 0}}
+    (kept / "truncated-9.json").write_text(json.dumps(longest | {"reading": strange}), encoding="utf-8")
+    assert effective_lengths([asked], [measured], ["a"]) == []
+
+
+@pytest.mark.parametrize("fact", ["step", "corpus", "model", "weights"])
+def test_losses_of_another_model_or_text_are_scored_anew_for_effective_lengths(config: Config, fact: str) -> None:
+    asked = dataclasses.replace(config, eval=dataclasses.replace(config.eval, contexts=(3, 9), recl_step=3))
+    measured = measured_run(asked)
+    right = effective_lengths([asked], [measured], ["a"])
+    path = Path(config.run.dir) / "report/eval/test/truncated-6.npy"
+    losses, manifest = path.read_bytes(), json.loads(path.with_suffix(".json").read_text("utf-8"))
+    np.save(path, np.zeros(manifest["targets"], dtype=np.float32))
+    manifest["facts"][fact] = "another"
+    path.with_suffix(".json").write_text(json.dumps(manifest), encoding="utf-8")
+    assert effective_lengths([asked], [measured], ["a"]) == []
+    again = measured_run(asked)
+    assert again.points == measured.points
+    assert effective_lengths([asked], [again], ["a"]) == right
+    assert path.read_bytes() == losses
+
+
+def test_other_text_under_the_same_name_is_measured_anew(config: Config) -> None:
+    first, source = measured_run(config), Path(config.data.train or "")
+    held = source.read_text("utf-8")
+    source.write_text(held[: len(held) - 40] + held[:40], encoding="utf-8")
+    changed = measured_run(config)
+    assert changed.corpus_hash == prepare(config).fingerprint != first.corpus_hash
+    assert changed.points != first.points
+    source.write_text(held, encoding="utf-8")
+    assert measured_run(config).points == first.points
+
+
+def test_losses_of_weights_in_8_bits_are_not_those_of_full_ones(config: Config) -> None:
+    folders = []
+    for form in ("full", "int8"):
+        bundle = loaded(config.run.dir, "best", [f"runtime.weights={form}"])
+        corpus = corpus_for(bundle, own_text=True)
+        kept = kept_losses(bundle, corpus, "test")
+        assert kept.get("w", {}, 2) is None
+        nll = np.full(2, 0.5 if form == "full" else 0.25)
+        kept.put("w", {}, nll, Settings("window", 1, 1, 0, "float32", "cpu", 1, 1, None))
+        found = kept.get("w", {}, 2)
+        assert found is not None
+        folders.append((kept.folder, found[0].tolist()))
+    assert folders == [(folders[0][0], [0.5, 0.5]), (folders[0][0], [0.25, 0.25])]
 
 
 def test_what_a_report_holds_is_read_back(config: Config, tmp_path: Path) -> None:
