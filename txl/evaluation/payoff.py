@@ -87,6 +87,8 @@ def copy_distance(text: Text, n: int) -> Array:
     `a b`, which ended 3 tokens before; so 0 0 0 3 0. What lies before a reset does not count.
     """
     ids = np.asarray(text.ids, dtype=np.int64)
+    if n > len(ids):
+        return np.zeros(len(ids) - 1, dtype=np.int64)
     vocab_size = len(text.bytes_per_id)
     gram = ids
     if text.resets is not None:

@@ -55,6 +55,12 @@ def test_nothing_is_copied_over_a_reset() -> None:
     assert copy_distance(spelled("xabcabcxabc", resets=resets), 2).tolist()[-2:] == [4, 4]
 
 
+@pytest.mark.parametrize("n_tokens", [2, 5, 6])
+def test_a_text_shorter_than_a_copy_holds_none(n_tokens: int) -> None:
+    resets = np.array([True, *[False] * (n_tokens - 2), True])
+    assert copy_distance(spelled("ababab"[:n_tokens], resets=resets), 8).tolist() == [0] * (n_tokens - 1)
+
+
 def test_about_eight_bytes_must_come_again() -> None:
     assert copied_tokens(spelled("abc")) == 8
     assert copied_tokens(Text(np.zeros(5, dtype=int), np.array([3.9]))) == 2
