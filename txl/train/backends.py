@@ -66,4 +66,6 @@ def attention_of(config: Config, runtime: Runtime) -> str:
             distances_learned=model.position in ("relative", "shaw"),
             dropped=model.dropatt > 0,
         )
+    if name == "sdpa" and model.dropatt > 0:
+        return f"reference ({asked}; torch's fused kernels do not drop attention weights by a mask, model.dropatt)"
     return f"{name} ({asked})"

@@ -177,8 +177,8 @@ def chosen(device: str = "cpu", dtype: torch.dtype = torch.float32, **changes: A
 
 def test_auto_chooses_by_size_dtype_device_and_scheme() -> None:
     assert chosen() == chosen(n_queries=1) == chosen(distances_learned=False, dropped=True) == "blocked"
-    assert chosen(distances_learned=False) == chosen("cuda") == chosen("cuda", torch.bfloat16, dropped=True) == "sdpa"
-    assert chosen(dtype=torch.bfloat16) == "batched"
+    assert chosen(distances_learned=False) == chosen("cuda") == chosen("cuda", torch.bfloat16) == "sdpa"
+    assert chosen(dtype=torch.bfloat16) == chosen("cuda", torch.bfloat16, dropped=True) == "batched"
     assert chosen(dtype=torch.bfloat16, n_queries=512, n_keys=1024) == "blocked"
     assert chosen(n_queries=1, learning=False) == chosen("cuda", n_queries=1, learning=False) == "decode"
 

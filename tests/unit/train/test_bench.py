@@ -6,9 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from txl import cli
 from txl.config import Config, apply_overrides
+from txl.model import build_model
+from txl.model.kernels import reference
+from txl.runtime import Runtime
+from txl.train.backends import attention_of, use_backends
 from txl.train.bench import bench
 
 SMALL = ("model.n_layer=1", "model.d_model=8", "model.tgt_len=6", "data.batch_size=3", "eval.batch_size=2")
@@ -29,6 +34,29 @@ def test_every_architecture_is_timed(arch: str) -> None:
         assert row.flops > 0
     attention = dict(found.facts)["attention"]
     assert attention == {"transformer_xl": "blocked (auto)", "transformer": "sdpa (auto)", "lstm": "none"}[arch]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ((), "sdpa (sdpa)"),
+        (("model.dropatt=0.1",), "reference (sdpa; torch's fused kernels do not drop attention weights by a mask"),
+        (("model.dropatt=0.1", "runtime.attention=auto"), "blocked (auto)"),
+    ],
+)
+def test_attention_is_named_by_what_computes_it(
+    changes: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    attend = reference.attend
+    monkeypatch.setattr(reference, "attend", lambda *given, **more: calls.append(1) or attend(*given, **more))
+    config = apply_overrides(Config(), [*OWN["transformer_xl"], "runtime.attention=sdpa", *changes])
+    runtime = Runtime.create(config)
+    assert attention_of(config, runtime).startswith(said)
+    model = build_model(config.model, 256)
+    use_backends(model, config)
+    model.train()(torch.zeros(2, 6, dtype=torch.long), targets=torch.zeros(2, 6, dtype=torch.long))
+    assert bool(calls) == said.startswith("reference")
 
 
 def test_the_verb_prints_a_table_and_writes_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

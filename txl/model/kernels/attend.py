@@ -77,6 +77,8 @@ def choose(
     """
     if n_queries == 1 and not learning:
         return "decode"
+    if dropped and device != "cpu":
+        return "batched"  # the fused kernels of `sdpa` do not drop weights by a mask of ours
     if device != "cpu" or not (distances_learned or dropped):
         return "sdpa"
     small_halves = dtype.itemsize == 2 and n_queries * n_keys <= SMALL_SCORES
