@@ -212,10 +212,11 @@ def _jobs(
             reason = "it reads every window anew" if natural == "slide" else "its state has no window"
             raise ValueError(f"kind: found window for {model.config.arch}, but {reason}; allowed: truncated")
         jobs += [Job("window", c, count, partial(whole, c)) for c in contexts if c != own]
-    longest = max([own + 1, *contexts])
+    longest = max([own + 1, *(c - 1 + (stride or 1) if kind == "at-least" else c for c in contexts)])
     if model.config.position == "learned" and kind is not None and longest > model.config.tgt_len:
         allowed = f"at most {model.config.tgt_len}, for learned positions end there"
-        raise ValueError(f"contexts: found {longest}; allowed: {allowed}")
+        read = f" (a context with the {stride - 1} targets after it)" if stride and kind == "at-least" else ""
+        raise ValueError(f"contexts: found {longest}{read}; allowed: {allowed}")
     if kind in (None, "truncated"):
         name = "slide" if natural == "slide" else "truncated"
         jobs += [Job(name, c, len(targets) * c, partial(exact, name, c), sampled=True) for c in exactly]

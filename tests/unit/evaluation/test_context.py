@@ -255,6 +255,8 @@ def test_learned_positions_are_not_asked_for_more_than_they_have() -> None:
     model.config = replace(model.config, position="learned")
     with pytest.raises(ValueError, match="contexts: found 9; allowed: at most 8, for learned positions end there"):
         list(readings(model, TEXT, (6, 9), kind="truncated", sample_targets=25, batch_size=3))
+    with pytest.raises(ValueError, match=r"contexts: found 9 \(a context with the 3 targets after it\); allowed: at m"):
+        list(readings(model, TEXT, (4, 6), kind="at-least", stride=4, sample_targets=25, batch_size=3))
 
 
 def test_what_was_kept_is_not_scored_again_and_gives_the_same_points(tmp_path: Path) -> None:
