@@ -5,6 +5,7 @@ Knows nothing of what the bytes are.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import select
 import stat
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from txl.train.signals import Signals
 
 READ_BYTES = 65_536
+COMPARED_BYTES = 1 << 20
+"""Of a text before the place where work goes on, to see that it is the same text."""
 WAIT_SECONDS = 0.2
 """Between two looks whether a signal came, while a pipe has nothing."""
 
@@ -43,6 +46,13 @@ class Source:
             if not raw:
                 return
             yield raw
+
+    def digest_before(self, offset: int) -> str | None:
+        """SHA-256 of the last `COMPARED_BYTES` before a byte of a regular file; None of what cannot be gone back in."""
+        if self.endless:
+            return None
+        first = max(0, offset - COMPARED_BYTES)
+        return hashlib.sha256(os.pread(self.descriptor, offset - first, first)).hexdigest()
 
     def go_to(self, offset: int) -> None:
         """Go to a byte of a regular file; what comes through a pipe goes on by itself."""

@@ -151,6 +151,8 @@ class Job:
     document_pattern: str | None
     index: int = 0
     place: dict[str, Any] = field(default_factory=dict)
+    before: str | None = None
+    """What `Source.digest_before` the place says; None where nothing is known."""
     _saved: float = field(default_factory=time.monotonic)
 
     def work(self, signals: Signals, report: Report | None, total: int) -> None:
@@ -162,17 +164,18 @@ class Job:
         for index in range(self.index, len(self.files)):
             if index > self.index:
                 self.output.write(self.files[self.index], self.scorer.end())
-                self.index, self.place = index, {}
+                self.index, self.place, self.before = index, {}, None
             with opened(self.files[index]) as source:
                 for spans, cutter in self._blocks(source, signals):
                     self.output.write(source.name, self.scorer.score(spans))
                     self.place = cutter.state()
-                    self._save_when_due()
+                    self._save_when_due(source)
                     if report is not None:
                         note = f"perplexity {self.scorer.totals.perplexity:.3f}"
                         report("scoring", before + cutter.place.offset, total or None, note)
                     if signals.received:
                         break
+                self.before = source.digest_before(self.place.get("offset", 0))
                 before += source.size
             if signals.received:
                 break
@@ -197,6 +200,9 @@ class Job:
         if not source.endless and place.offset > source.size:
             found = f"has {source.size:,} bytes, and byte {place.offset:,} of it was scored"
             raise ConfigError([f"{source.name}: {found}: another file? Remove {self.state} to begin anew"])
+        if self.before not in (None, source.digest_before(place.offset)):
+            found = f"what was scored, up to byte {place.offset:,}, is not what stands there now"
+            raise ConfigError([f"{source.name}: {found}: another text? Remove {self.state} to begin anew"])
         source.go_to(place.offset)
         cutter = Cutter(self.scorer.unit, self.document_pattern, place)
         for raw in source.portions(signals):
@@ -215,8 +221,9 @@ class Job:
             "data.document_pattern": self.document_pattern,
         }
 
-    def _save_when_due(self) -> None:
+    def _save_when_due(self, source: Source) -> None:
         if time.monotonic() - self._saved > SAVE_SECONDS:
+            self.before = source.digest_before(self.place["offset"])
             self._save()
 
     def _save(self) -> None:
@@ -226,7 +233,8 @@ class Job:
         self._saved = time.monotonic()
         if self.state is not None:
             done = list(self.files[: self.index + 1])
-            record = {"settings": self._settings(), "files": done, "place": self.place, "score": self.scorer.state()}
+            place = {"place": self.place, "before": self.before}
+            record = {"settings": self._settings(), "files": done, **place, "score": self.scorer.state()}
             save_stream(self.state, self.scorer.session.state_dict(), record)
 
     def _load(self, path: Path) -> None:
@@ -241,7 +249,7 @@ class Job:
             raise ConfigError([f"--state {path}: scored {', '.join(done)}; found {', '.join(self.files)}"])
         go_on_from(self.scorer.session, tensors, path)
         self.scorer.load_state(record["score"])
-        self.index, self.place = len(done) - 1, record["place"]
+        self.index, self.place, self.before = len(done) - 1, record["place"], record.get("before")
 
 
 def summary(scorer: Scorer) -> str:

@@ -199,6 +199,13 @@ def test_a_file_that_grew_is_gone_on_with(run: Path, tmp_path: Path, capsys: Cap
     path.write_text("short")
     score(run, path, "--state", state, code=2)
     assert f"{path}: has 5 bytes, and byte 31 of it was scored" in capsys.readouterr().err
+    path.write_text("one line\nhalf of another\nbirds\nand so on\n")
+    score(run, path, "--state", state, code=2)
+    shown = capsys.readouterr()
+    assert f"{path}: what was scored, up to byte 31, is not what stands there now: another text? Remove {state}" in (
+        shown.err
+    )
+    assert shown.out == ""
 
 
 def test_a_state_of_another_job_is_refused(run: Path, tmp_path: Path, capsys: Capture) -> None:
