@@ -30,10 +30,17 @@ def watch(runs: Sequence[Path], metric: Sequence[str] | None, over: str, follow:
         for line in picture(runs, logs, metric, over, width=console.width, height=HEIGHT):
             console.print(line, soft_wrap=True)
         return
+    seen: list[Text] = []
     with suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
         while True:
             lines = picture(runs, logs, metric, over, width=console.width, height=console.height)
-            live.update(Group(*lines), refresh=True)
+            if console.is_terminal:
+                live.update(Group(*lines), refresh=True)
+            else:  # a file or a pipe keeps what was written: a line whenever a run moved on
+                for line in lines[-len(runs) :]:
+                    if line not in seen:
+                        console.print(line, soft_wrap=True)
+                seen = lines[-len(runs) :]
             time.sleep(REFRESH_SECONDS)
 
 
