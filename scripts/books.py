@@ -221,7 +221,7 @@ def report(plan: Plan, folder: Path, runs: dict[str, list[Config]], equal: Confi
     with progress() as told:
         whole = [replace(measured_run(config, report=told), name=name) for config, name in first]
         short = {config.run.dir: measured_run(headline_only(config), report=told) for config in others}
-    lengths = effective_lengths([config for config, _ in first[:-1]], [name for _, name in first[:-1]])
+    lengths = effective_lengths([config for config, _ in first[:-1]], whole[:-1], [m.name for m in whole[:-1]])
     command = f"scripts/reproduce_books.sh {'--small ' if plan.steps < FULL_STEPS else ''}FOLDER"
     write_report(plan.out, whole, command=command, lengths=lengths)
     (plan.out / "report.json").unlink()  # megabytes; books.json has what a reader checks
@@ -238,6 +238,7 @@ def report(plan: Plan, folder: Path, runs: dict[str, list[Config]], equal: Confi
         "runs": [facts(m) for measured in by_model.values() for m in measured] + [facts(whole[-1])],
         "models": {model: over_seeds(measured) for model, measured in by_model.items()},
         "xl_against_vanilla": [against(a, b) for a, b in zip(by_model["xl"], by_model["vanilla"], strict=True)],
+        "equal_time": json.loads((plan.runs / "equal-time-steps.json").read_text("utf-8")),
         "xl_against_vanilla_at_equal_time": against(by_model["xl"][0], whole[-1]),
         "xl_at_longer_contexts": longer(by_model["xl"][0]),
         "effective_context_lengths": [vars(found) | {"gains": [vars(g) for g in found.gains]} for found in lengths],
@@ -279,6 +280,12 @@ def facts(m: Measurement) -> dict[str, Any]:
         "bits_per_byte_at_best_use": BITS.of(best),
         "interval_95": [BITS.of(best, low), BITS.of(best, high)],
         "step_seconds": m.step_seconds,
+        "valid_bits_per_byte_by_step": {
+            step: round(nll / math.log(2) / curve.bytes_per_token, 4)
+            for curve in m.learning
+            if curve.name == "valid"
+            for step, nll in zip(curve.steps, curve.nll, strict=True)
+        },
         "curve": [
             {"kind": p.settings.kind, "context": p.context, "targets": p.targets, "bits_per_byte": BITS.of(p)}
             for p in m.points
