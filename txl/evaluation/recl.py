@@ -71,7 +71,7 @@ def recl(
         relative gain   g_i(c, c') = (exp f_i(c, c) - exp f_i(c, c')) / exp f_i(c, c)
 
     and the length is the first c whose g_i(c, c + Δ) is below the threshold. The paper does not state its Δ.
-    Raises ValueError for an empty group, contexts that are no ladder, or losses that do not fit.
+    Raises ValueError for an empty group, contexts that are no ladder, or losses that do not fit or are not finite.
     """
     limits = limits or {}
     ladder, step = _ladder(losses, limits)
@@ -127,6 +127,8 @@ def _table(name: str, losses: Mapping[int, Array], ladder: Sequence[int], limit:
         if at not in losses:
             raise ValueError(f"{name}: found no losses at context {at}; it has {sorted(losses)}")
         rows.append(np.asarray(losses[at]))
+        if not np.isfinite(rows[-1]).all():
+            raise ValueError(f"{name}: found losses at context {at} that are not finite; expected nats of every target")
     lengths = {len(row) for row in rows}
     if len(lengths) > 1 or 0 in lengths:
         raise ValueError(f"{name}: found {sorted(lengths)} targets by context; expected the same ones at each")

@@ -11,6 +11,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from txl.checkpoint import Bundle, load_run
 from txl.config import Config, ConfigError, TokenizerConfig, apply_overrides
 from txl.config.checks import ABSOLUTE_POSITIONS
@@ -92,7 +94,7 @@ def effective_lengths(
 
     Targets too near the beginning of the text for the longest context are left out. Absolute positions read no more
     than their segment. Empty where `eval.recl_step` is not set or differs, or where the runs were not scored on the
-    same tokens, each by the model of its measurement.
+    same tokens, each by the model of its measurement, or a loss is not finite.
     """
     ladders = [ladder_of(config.eval) for config in configs]
     if not ladders[0] or ladders.count(ladders[0]) < len(ladders):
@@ -110,6 +112,8 @@ def effective_lengths(
         texts += [text for _, text in rungs.values()]
     if any(text != texts[0] for text in texts):
         return []
+    if not all(np.isfinite(nll).all() for own in losses.values() for nll in own.values()):
+        return []  # the report says of each number that it is none
     sampled = texts[0]["positions"]
     whole = sample_of(sampled["of"], sampled["sample"]) + 1 >= ladder[-1]
     if not whole.any():

@@ -137,6 +137,7 @@ def test_lengths_are_those_of_the_recipe_on_random_tables() -> None:
         ({"a": {100: np.ones(3)}}, r"contexts: found \[100\]; expected at least two"),
         ({"a": {100: np.ones(3), 200: np.ones(3), 400: np.ones(3)}}, "the same number of tokens longer"),
         ({"a": {100: np.ones(3), 200: np.ones(4)}}, r"a: found \[3, 4\] targets by context"),
+        ({"a": {100: np.ones(3), 200: np.array([1, np.nan, 1])}}, "a: found losses at context 200 that are not finite"),
     ],
 )
 def test_what_is_no_table_of_a_group_is_refused(losses: dict, message: str) -> None:
