@@ -146,7 +146,7 @@ def test_eval_takes_a_kind_of_context_and_keeps_every_tokens_loss(
     assert len(manifest["facts"]["checkpoint_sha256"]) == 64
     assert (kept / "stride-8-by-3.npy").stat().st_size > 4 * manifest["targets"]
     assert cli.main([*words, "--kind", "stride"]) == 2
-    assert "stride: found None with kind stride; allowed: a whole number" in capsys.readouterr().err
+    assert "--stride: found None with kind stride; allowed: a whole number" in capsys.readouterr().err
 
 
 def test_probe_says_how_far_back_runs_recall(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,8 @@ class Verb:
 
 VERBS = {
     "compare": Verb(
-        "train what is missing of two or more configs, measure them on the same tokens, write a report",
+        "train what is missing of configs (several, or one with a -vanilla twin beside it), measure them on the same "
+        "tokens, write a report",
         "txl compare configs/quickstart.yaml\n"
         "txl compare configs/quickstart.yaml data.train=my-texts/ run.dir=runs/mine\n"
         "txl compare runs/one runs/other runs/third",

@@ -38,14 +38,14 @@ class Sampling:
 
     def __post_init__(self) -> None:
         """Check every value."""
-        share = "above 0 and at most 1, or None"
+        share = "above 0 and at most 1"
         rules = [
             ("repetition_penalty", 0 < self.repetition_penalty < math.inf, "above 0; 1 does nothing"),
             ("frequency_penalty", math.isfinite(self.frequency_penalty), "a finite number; 0 does nothing"),
             ("temperature", 0 <= self.temperature < math.inf, "at least 0; 0 takes the most probable token"),
-            ("top_k", self.top_k is None or self.top_k >= 1, "at least 1, or None for all tokens"),
+            ("top_k", self.top_k is None or self.top_k >= 1, "at least 1"),
             ("top_p", self.top_p is None or 0 < self.top_p <= 1, share),
-            ("min_p", self.min_p is None or 0 <= self.min_p <= 1, "0 to 1, or None"),
+            ("min_p", self.min_p is None or 0 <= self.min_p <= 1, "0 to 1"),
             ("typical_p", self.typical_p is None or 0 < self.typical_p <= 1, share),
         ]
         wrong = [f"{name} is {getattr(self, name)}: must be {allowed}" for name, fine, allowed in rules if not fine]

@@ -43,7 +43,7 @@ def evaluate(
     settings = replace(bundle.config.eval, recl_step=None)  # a length is relative to a group: `txl compare`
     settings = settings if context else replace(settings, contexts=())
     own_text = not any(word.startswith("data.") for word in overrides)
-    with progress() as report, arguments_checked("window"):
+    with progress() as report, arguments_checked("window", "stride", "kind"):
         corpus = corpus_for(bundle, own_text=own_text, report=report)
         kept = kept_losses(bundle, corpus, split)
         measured = measure(

@@ -213,6 +213,8 @@ def _check(
 ) -> None:
     """Raise ConfigError naming every option that another one excludes."""
     problems = []
+    if max_new_tokens is not None and max_new_tokens < 0:
+        problems.append(f"--max-new-tokens: found {max_new_tokens}; allowed: at least 0, or inf for no end")
     if prompts > 1 and max_new_tokens is None and not log_probs:
         problems.append(
             "--max-new-tokens: found inf with several prompts, whose texts are shown at their end; "

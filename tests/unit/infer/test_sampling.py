@@ -173,5 +173,5 @@ def test_values_out_of_range_are_refused_by_name(name: str, value: float) -> Non
 
 
 def test_all_problems_come_at_once() -> None:
-    with pytest.raises(ValueError, match=r"temperature is -1.*; top_k is -5.*at least 1, or None for all tokens"):
+    with pytest.raises(ValueError, match=r"temperature is -1.*; top_k is -5.*at least 1"):
         Sampling(temperature=-1, top_k=-5)

@@ -172,10 +172,11 @@ def test_a_parent_of_runs_says_which_runs_it_holds(tmp_path: Path, capsys: Captu
         (["--beams", "0", "--prompt", "a"], "--beams is 0: must be at least 1"),
         (["--length-penalty", "2"], "--length-penalty: found 2.0 without --beams"),
         (["--beams", "2", "--prompt", "a", "--length-penalty", "-2"], "--length-penalty is -2.0"),
+        (["--max-new-tokens", "-5"], "--max-new-tokens: found -5; allowed: at least 0, or inf for no end"),
         (["--min-p", "2"], "--min-p is 2.0: must be 0 to 1"),
         (
             ["--typical-p", "0", "--top-p", "0"],
-            "--top-p is 0.0: must be above 0 and at most 1, or None; --typical-p is",
+            "--top-p is 0.0: must be above 0 and at most 1; --typical-p is",
         ),
         (["--seed", "-1"], "--seed is -1"),
         (["--stop-ids", "9999"], "--stop-ids is [[9999]]: each list must have at least one id, each id 0 to 255"),
