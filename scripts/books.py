@@ -8,6 +8,8 @@ measured.
     train   each model at its best rate: three seeds for xl and vanilla, one for the others
     time    vanilla again, with as many more steps as xl's training time allows (steps of both timed in turn)
     measure bits per byte on the test text, context curves, effective context, speeds; the first seeds side by side
+
+With --longer, after the tuning: xl, its twin without memory and vanilla for three times the steps, and their report.
 """
 
 from __future__ import annotations
@@ -56,6 +58,12 @@ CANDIDATES: dict[str, dict[str, list[str]]] = {
 }
 """Of each model what is tuned: for vanilla both losses, with segments of T and of T + M tokens and as many in a
 step."""
+LONGER = ("xl", "xl-no-memory", "vanilla")
+"""Models that --longer trains on."""
+LONGER_CHANGES = (
+    *("train.eval_every=400", "train.save_every=400", "runtime.threads=1"),
+    *("eval.contexts=32,64,128,192,256,320", "eval.max_tokens=50000"),
+)
 BITS = Metric("bits per byte")
 
 
@@ -85,6 +93,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="holds train/, valid/ and test/ with books as text")
     parser.add_argument("--small", action="store_true", help="half of the steps, one seed, to build/books-small")
+    parser.add_argument("--longer", action="store_true", help="three times the steps, one seed, to docs/books/longer")
     parser.add_argument("--steps", type=int, help="steps of a run of the small form")
     given = parser.parse_args(words)
     for name in ("train", "valid", "test"):
@@ -92,17 +101,18 @@ def main(words: Sequence[str] | None = None) -> None:
             sys.exit(
                 f"{given.folder}: found no folder {name}; it must hold train/, valid/ and test/ with books as text"
             )
-    run(plan_of(given.small, given.steps), given.folder.absolute())
+    if given.longer:
+        plan = Plan(
+            Path("runs/books-longer"), Path("docs/books/longer"), 3 * FULL_STEPS, 300, SEEDS[:1], LONGER_CHANGES
+        )
+        run_longer(plan, plan_of(given.small, given.steps), given.folder.absolute())
+    else:
+        run(plan_of(given.small, given.steps), given.folder.absolute())
 
 
 def run(plan: Plan, folder: Path) -> None:
     """Everything, in the repository's folder, so that configs and reports name no place of this machine."""
-    os.chdir(ROOT)
-    link = plan.runs / "texts"
-    link.parent.mkdir(parents=True, exist_ok=True)
-    link.unlink(missing_ok=True)
-    link.symlink_to(folder, target_is_directory=True)
-    texts = [f"data.{name}={link / name}" for name in ("train", "valid", "test")]
+    texts = linked(plan, folder)
     chosen, tuned = tune(plan, texts)
     trainings = []
     for model, settings in chosen.items():
@@ -114,6 +124,39 @@ def run(plan: Plan, folder: Path) -> None:
         runs.setdefault(training.model, []).append(config)
     equal = equal_time(plan, runs, [*texts, *chosen["vanilla"], *plan.changes])
     report(plan, folder, runs, equal, tuned)
+
+
+def run_longer(plan: Plan, tuning: Plan, folder: Path) -> None:
+    """The models of LONGER at the rates that `tuning` finds, measured side by side."""
+    texts = linked(tuning, folder)
+    chosen, _ = tune(tuning, texts)
+    steps = [f"train.max_steps={plan.steps}", f"optim.warmup_steps={max(1, plan.steps // 10)}"]
+    trainings = [
+        Training(
+            model, [*texts, *chosen[model], *plan.changes, *steps, f"run.dir={plan.runs / model}", f"run.seed={seed}"]
+        )
+        for seed in plan.seeds
+        for model in LONGER
+    ]
+    configs = trained(trainings, "training")
+    with progress() as told:
+        measurements = [measured_run(config, report=told) for config in configs]
+    lengths = effective_lengths(configs, measurements, [m.name for m in measurements])
+    write_report(plan.out, measurements, command="scripts/reproduce_books.sh --longer FOLDER", lengths=lengths)
+    (plan.out / "report.json").unlink()
+    for m in measurements:
+        print(f"{m.name}: {BITS.of(at_best_use(m)):.4f} bits per byte at best use on the sample")
+    print(f"report: {os.path.relpath(plan.out / 'report.html')}")
+
+
+def linked(plan: Plan, folder: Path) -> list[str]:
+    """Settings that name the texts by a link among the runs; from here on the repository's folder is where we are."""
+    os.chdir(ROOT)
+    link = plan.runs / "texts"
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(folder, target_is_directory=True)
+    return [f"data.{name}={link / name}" for name in ("train", "valid", "test")]
 
 
 def tune(plan: Plan, texts: Sequence[str]) -> tuple[dict[str, list[str]], dict[str, Any]]:

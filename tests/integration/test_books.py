@@ -77,11 +77,22 @@ def test_it_does_what_is_missing_and_nothing_twice(
     assert "scripts/reproduce_books.sh --small FOLDER" in page
     assert not (tmp_path / "docs/report.json").exists()
 
+    monkeypatch.setattr(books, "LONGER", ("xl", "vanilla"))
+    longer = books.Plan(tmp_path / "longer", tmp_path / "docs/longer", 9, 3, (1111,), changes)
+    books.run_longer(longer, plan, tmp_path / "texts")
+    page = (tmp_path / "docs/longer/report.md").read_text("utf-8")
+    assert "scripts/reproduce_books.sh --longer FOLDER" in page
+    assert "Relative effective context length" in page
+    for model in ("xl", "vanilla"):
+        config = load_config(tmp_path / "longer" / model / "config.yaml")
+        assert (config.train.max_steps, config.optim.lr, config.run.seed) == (9, 1e-2, 1111)
+
     def never(*given: object, **named: object) -> None:
         raise AssertionError(given)
 
     monkeypatch.setattr(subprocess, "run", never)
     books.run(plan, tmp_path / "texts")
+    books.run_longer(longer, plan, tmp_path / "texts")
     assert json.loads((tmp_path / "docs/books.json").read_text("utf-8"))["runs"] == record["runs"]
 
 
