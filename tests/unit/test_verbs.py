@@ -94,6 +94,8 @@ def test_compare_refuses_all_configs_in_one_message(folder: Path) -> None:
         training.configs_to_compare([str(twin)])
     with pytest.raises(ConfigError, match=r"found no config; allowed: .* folders of runs"):
         training.configs_to_compare(["model.mem_len=5"])
+    with pytest.raises(ConfigError, match=r"nowhere: no such file or folder; allowed: a YAML file, or the folder of"):
+        training.configs_to_compare([str(xl), str(folder / "nowhere")])
 
 
 def test_compare_is_for_one_process(
@@ -153,8 +155,9 @@ def test_probe_says_how_far_back_runs_recall(folder: Path, capsys: pytest.Captur
     scores = folder / "probe.json"
     runs = [str(folder / "runs" / name) for name in ("xl", "vanilla")]
     assert cli.main(["probe", *runs, "--documents", "1", "--json", str(scores)]) == 0
-    shown = capsys.readouterr().out
-    assert "receptive field" in shown
+    shown = capsys.readouterr()
+    assert "receptive field" in shown.out
+    assert shown.err.count("it was not trained on texts of this kind (data.train: recall)") == 2
     record = json.loads(scores.read_text("utf-8"))
     assert [entry["reach_tokens"] for entry in record["runs"]] == [20, 11]
     counted = [sum(p["answers"] for p in entry["found"]) for entry in record["runs"]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_format
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -34,6 +35,10 @@ def probe(runs: Sequence[Path], checkpoint: str, window: int | None, documents: 
         if any(len(ids) != DOCUMENT_BYTES for ids, _ in texts):
             found = f"{run}: found tokenizer.kind {bundle.config.tokenizer.kind}"
             raise ConfigError([f"{found}; allowed: byte or char, so that a letter is a token"])
+        data = bundle.config.data
+        if "recall" not in (data.train, *(item.split(None, 1)[-1] for item in data.mixture)):
+            note = "it was not trained on texts of this kind (data.train: recall), and the answers will be guesses"
+            print(f"{run}: {note}", file=sys.stderr)
         with progress() as report, arguments_checked():
             given = probe(bundle.model, texts, window=window, progress=partial(report, f"probing {run}"))
         used = bundle.model.default_window if window is None else window

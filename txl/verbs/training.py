@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 
 from txl.config import Config, ConfigError, load_config
@@ -93,6 +94,11 @@ def configs_to_compare(words: Sequence[str]) -> list[Config]:
         ]
     )
     for path in paths:
+        if not path.exists():
+            near = get_close_matches(path.name, [other.name for other in path.parent.glob("*")], n=1)
+            meant = f"; did you mean {path.with_name(near[0])}?" if near else ""
+            problems.append(f"{path}: no such file or folder; allowed: a YAML file, or the folder of a run{meant}")
+            continue
         try:
             changes = [word for word in settings if not word.startswith("run.dir=")]
             is_run = path.is_dir()
