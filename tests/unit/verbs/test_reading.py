@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import threading
@@ -12,7 +13,7 @@ import pytest
 
 from txl.config import ConfigError
 from txl.train.signals import Signals
-from txl.verbs.reading import READ_BYTES, Source, check_readable, opened
+from txl.verbs.reading import COMPARED_BYTES, READ_BYTES, Source, check_readable, opened
 
 
 def test_a_file_comes_whole_from_any_byte(tmp_path: Path) -> None:
@@ -25,6 +26,15 @@ def test_a_file_comes_whole_from_any_byte(tmp_path: Path) -> None:
         assert max(map(len, portions)) <= READ_BYTES
         source.go_to(1000)
         assert b"".join(source.portions(Signals())) == raw[1000:]
+        assert source.digest_before(700) == hashlib.sha256(raw[:700]).hexdigest()  # wherever it is read
+
+
+def test_what_comes_before_a_byte_is_known_by_its_last_mebibyte(tmp_path: Path) -> None:
+    raw = bytes(range(256)) * 8192
+    for first in (0, 1):  # another first byte, further back than what is compared
+        (tmp_path / "a").write_bytes(bytes([first]) + raw[1:])
+        with opened(str(tmp_path / "a")) as source:
+            assert source.digest_before(len(raw)) == hashlib.sha256(raw[-COMPARED_BYTES:]).hexdigest()
 
 
 def test_a_pipe_gives_what_is_there_and_ends_at_a_signal() -> None:
@@ -32,6 +42,7 @@ def test_a_pipe_gives_what_is_there_and_ends_at_a_signal() -> None:
     source, signals = Source("-", reader), Signals()
     assert source.endless
     source.go_to(7)  # nothing to go back in
+    assert source.digest_before(7) is None
     os.write(writer, b"first")
     portions = source.portions(signals)
     assert next(portions) == b"first"
