@@ -92,8 +92,9 @@ def main(words: Sequence[str] | None = None) -> None:
     """Do what is missing, and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="holds train/, valid/ and test/ with books as text")
-    parser.add_argument("--small", action="store_true", help="half of the steps, one seed, to build/books-small")
-    parser.add_argument("--longer", action="store_true", help="three times the steps, one seed, to docs/books/longer")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--small", action="store_true", help="half of the steps, one seed, to build/books-small")
+    form.add_argument("--longer", action="store_true", help="three times the steps, one seed, to docs/books/longer")
     parser.add_argument("--steps", type=int, help="steps of a run of the small form")
     given = parser.parse_args(words)
     for name in ("train", "valid", "test"):
@@ -101,13 +102,13 @@ def main(words: Sequence[str] | None = None) -> None:
             sys.exit(
                 f"{given.folder}: found no folder {name}; it must hold train/, valid/ and test/ with books as text"
             )
+    plan, folder = plan_of(given.small, given.steps), given.folder.absolute()
     if given.longer:
-        plan = Plan(
-            Path("runs/books-longer"), Path("docs/books/longer"), 3 * FULL_STEPS, 300, SEEDS[:1], LONGER_CHANGES
-        )
-        run_longer(plan, plan_of(given.small, given.steps), given.folder.absolute())
+        places = {"runs": Path("runs/books-longer"), "out": Path("docs/books/longer")}
+        more = replace(plan, **places, steps=3 * plan.steps, seeds=SEEDS[:1], changes=LONGER_CHANGES)
+        run_longer(more, plan, folder)
     else:
-        run(plan_of(given.small, given.steps), given.folder.absolute())
+        run(plan, folder)
 
 
 def run(plan: Plan, folder: Path) -> None:
@@ -130,14 +131,8 @@ def run_longer(plan: Plan, tuning: Plan, folder: Path) -> None:
     """The models of LONGER at the rates that `tuning` finds, measured side by side."""
     texts = linked(tuning, folder)
     chosen, _ = tune(tuning, texts)
-    steps = [f"train.max_steps={plan.steps}", f"optim.warmup_steps={max(1, plan.steps // 10)}"]
-    trainings = [
-        Training(
-            model, [*texts, *chosen[model], *plan.changes, *steps, f"run.dir={plan.runs / model}", f"run.seed={seed}"]
-        )
-        for seed in plan.seeds
-        for model in LONGER
-    ]
+    common = [*texts, *plan.changes, *schedule(plan.steps), f"run.seed={plan.seeds[0]}"]
+    trainings = [Training(model, [*chosen[model], *common, f"run.dir={plan.runs / model}"]) for model in LONGER]
     configs = trained(trainings, "training")
     with progress() as told:
         measurements = [measured_run(config, report=told) for config in configs]
@@ -165,9 +160,9 @@ def tune(plan: Plan, texts: Sequence[str]) -> tuple[dict[str, list[str]], dict[s
     for model, candidates in CANDIDATES.items():
         for name, settings in candidates.items():
             for rate in RATES:
-                place = [f"run.dir={plan.runs / 'tuning' / name}-{rate}", f"train.max_steps={plan.tuning_steps}"]
-                warm = [f"optim.warmup_steps={max(1, plan.tuning_steps // 10)}", f"optim.lr={rate}"]
-                asked[model, name, rate] = Training(model, [*texts, *settings, *plan.changes, *place, *warm])
+                place = [f"run.dir={plan.runs / 'tuning' / name}-{rate}", f"optim.lr={rate}"]
+                steps = schedule(plan.tuning_steps)
+                asked[model, name, rate] = Training(model, [*texts, *settings, *plan.changes, *place, *steps])
     bits = dict(zip(asked, map(valid_bits, trained(list(asked.values()), "tuning")), strict=True))
     chosen: dict[str, list[str]] = {}
     tuned: dict[str, Any] = {}
@@ -176,13 +171,18 @@ def tune(plan: Plan, texts: Sequence[str]) -> tuple[dict[str, list[str]], dict[s
         name, rate = min(results, key=lambda key: results[key])
         chosen[model] = [*candidates[name], f"optim.lr={rate}"]
         if plan.steps < FULL_STEPS:
-            chosen[model].append(f"optim.warmup_steps={max(1, plan.steps // 10)}")
+            chosen[model] += schedule(plan.steps)[1:]  # equal time has more steps, and the same warm-up
         tuned[model] = {
             "chosen": chosen[model],
             "valid_bits_per_byte": {f"{name} {rate}": value for (name, rate), value in results.items()},
         }
         print(f"{model}: {' '.join(chosen[model])}", flush=True)
     return chosen, tuned
+
+
+def schedule(steps: int) -> list[str]:
+    """Settings of a run of so many steps, a tenth of them warm-up."""
+    return [f"train.max_steps={steps}", f"optim.warmup_steps={max(1, steps // 10)}"]
 
 
 @dataclass(frozen=True)
