@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,18 +30,27 @@ def watch(runs: Sequence[Path], metric: Sequence[str] | None, over: str, follow:
         for line in picture(runs, logs, metric, over, width=console.width, height=HEIGHT):
             console.print(line, soft_wrap=True)
         return
-    seen: list[Text] = []
-    with suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
-        while True:
-            lines = picture(runs, logs, metric, over, width=console.width, height=console.height)
-            if console.is_terminal:
-                live.update(Group(*lines), refresh=True)
-            else:  # a file or a pipe keeps what was written: a line whenever a run moved on
-                for line in lines[-len(runs) :]:
-                    if line not in seen:
-                        console.print(line, soft_wrap=True)
-                seen = lines[-len(runs) :]
-            time.sleep(REFRESH_SECONDS)
+    with suppress(KeyboardInterrupt):
+        looks = every_look(console, runs, logs, metric, over)
+        if console.is_terminal:
+            with Live(console=console, auto_refresh=False, screen=True) as live:
+                for lines in looks:
+                    live.update(Group(*lines), refresh=True)
+        seen: list[Text] = []
+        for lines in looks:  # a file or a pipe keeps what was written: a line whenever a run moved on
+            for line in lines[-len(runs) :]:
+                if line not in seen:
+                    console.print(line, soft_wrap=True)
+            seen = lines[-len(runs) :]
+
+
+def every_look(
+    console: Console, runs: Sequence[Path], logs: Sequence[Log], metric: Sequence[str] | None, over: str
+) -> Iterator[list[Text]]:
+    """The picture as it is now, for ever, with REFRESH_SECONDS between two."""
+    while True:
+        yield picture(runs, logs, metric, over, width=console.width, height=console.height)
+        time.sleep(REFRESH_SECONDS)
 
 
 def picture(
