@@ -1,14 +1,16 @@
-"""Benchmarks of sessions run and end in one JSON line; what they measure is not looked at."""
+"""Benchmarks of sessions run and end in one JSON line; a grid of rates is searched until its best is inside."""
 
 from __future__ import annotations
 
 import json
+import math
 import runpy
 import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks import bench_quality
 from tests.streaming import make_run
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -38,3 +40,19 @@ def test_the_speed_of_sessions_runs(
     record = last_line("bench_session.py", words, monkeypatch, capsys)
     assert [one["rows"] for one in record["results"]] == [1, 3]
     assert all(value > 0 for one in record["results"] for value in one.values())
+
+
+@pytest.mark.parametrize("optimum", [0.01, 0.5, 4.0])
+def test_a_grid_of_rates_goes_on_until_its_best_is_inside(optimum: float) -> None:
+    asked = []
+
+    class Contender:
+        def train(self, rate: float, minutes: float) -> bench_quality.Trained:
+            asked.append((rate, minutes))
+            bits = math.nan if rate > 8 else 1 + abs(math.log2(rate / optimum))
+            return bench_quality.Trained(bits, tokens=1, seconds=1.0)
+
+    best, tuned = bench_quality.tune(Contender(), (0.25, 0.5, 1.0), 1.5)  # type: ignore[arg-type]
+    assert abs(math.log2(best / optimum)) <= 0.5
+    assert min(tuned) < best < max(tuned)
+    assert asked == [(rate, 1.5) for rate in tuned], "each rate once"
