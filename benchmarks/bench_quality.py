@@ -1,14 +1,15 @@
 """Quality for time: bits per byte after so many minutes of training, ours against x-transformers' decoder (row Q1).
 
-python -m benchmarks.bench_quality FOLDER [--minutes N] -> a table, one JSON line. FOLDER holds train/ valid/ test/ with
-books as text.
+python -m benchmarks.bench_quality FOLDER [--minutes N] [--only NAMES] [--rates R ...] -> a JSON line a run, a table,
+one JSON line of everything. FOLDER holds train/ valid/ test/ with books as text.
 
 Physics: both read as much text as the machine manages in the minutes, at equal parameters and in the same precision, so
-speed is quality. Each contender's learning rate is the best of the same grid after `--tune-minutes`, judged on
-validation text; a grid whose best rate is at its edge goes on beyond it. Then one run of `--minutes`. Both follow a
-cosine with a twentieth of warm-up. What counts are the bits per byte of the first 200,000 bytes of the test text: ours
-through its cache; theirs with memory carried along, or without memory in windows moved by a quarter, which favours
-them. Their softmax has a matrix of its own, as is their default: tied to the embedding it learns far more slowly.
+speed is quality. Every rate of a contender's grid gets the whole minutes (what is best in a short run is too high for a
+longer one), and the run that is best on validation text counts; a grid whose best rate is at its edge goes on beyond
+it, unless --rates names the rates. Both follow a cosine with a twentieth of warm-up. What counts are the bits per byte
+of the first 200,000 bytes of the test text: ours through its cache; theirs with memory carried along, or without memory
+in windows moved by a quarter, which favours them. Their softmax has a matrix of its own, as is their default: tied to
+the embedding it learns far more slowly.
 """
 
 from __future__ import annotations
@@ -72,13 +73,13 @@ OURS = {"txl AdamW": "adamw", "txl Muon": "muon"}
 
 
 def main() -> None:
-    """Tune and train every contender, then print the table and the JSON line."""
+    """Train every contender at every rate, then print the table and the JSON line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--minutes", type=float, default=12.0, help="of training, each contender (12)")
-    parser.add_argument("--tune-minutes", type=float, help="of each rate of the grid (a sixth of --minutes)")
+    parser.add_argument("--minutes", type=float, default=12.0, help="of training, each rate of each contender (12)")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", help="contenders whose name holds one of these words, with commas between")
+    parser.add_argument("--rates", type=float, nargs="*", help="learning rates instead of the grid of the optimizer")
     parser.add_argument("--set", nargs="*", default=[], metavar="k=v", help="settings of ours on top of the config")
     given = parser.parse_args()
     wanted = [word.strip() for word in given.only.split(",")] if given.only else [""]
@@ -88,36 +89,39 @@ def main() -> None:
             sys.exit("x-transformers is not installed: run scripts/peers_env, then this again (or --only txl)")
         sys.path.append(str(PLACE))
     torch.set_num_threads(given.threads)
-    tune_minutes = given.minutes / 6 if given.tune_minutes is None else given.tune_minutes
     texts = Texts.read(given.folder)
     rows = []
     for name in names:
         contender: Ours | Theirs = (
             Ours(name, OURS[name], given.folder, given.set, given.threads)
             if name in OURS
-            else Theirs(PEERS[name], texts)
+            else Theirs(name, PEERS[name], texts)
         )
-        rates = MUON_RATES if contender.optimizer == "muon" else ADAMW_RATES
-        best, tuned = tune(contender, rates, tune_minutes)
-        result = contender.train(best, given.minutes)
-        row = {"name": name, "lr": best, "tuned": tuned, **vars(result), "bits": contender.test_bits(texts)}
-        rows.append(row | {"parameters": contender.parameters})
-        print(f"{name}: {rows[-1]['bits']:.4f} bits per byte, rate {best}, {result.tokens:,} tokens", flush=True)
+        grid = MUON_RATES if contender.optimizer == "muon" else ADAMW_RATES
+        found = search(contender, texts, given.rates or grid, given.minutes, beyond=not given.rates)
+        rows.append({"name": name, "parameters": contender.parameters, **best_of(found), "rates": found})
     finish(rows, given.minutes, given.threads)
 
 
-def tune(contender: Ours | Theirs, rates: Sequence[float], minutes: float) -> tuple[float, dict[float, float]]:
-    """The best rate, and what each gave on the validation text; the grid grows until the best is inside it."""
-    tuned: dict[float, float] = {}
+def search(
+    contender: Ours | Theirs, texts: Texts, rates: Sequence[float], minutes: float, *, beyond: bool
+) -> list[dict[str, Any]]:
+    """A run at each rate; with `beyond`, further ones until the best rate is inside the grid."""
+    found: list[dict[str, Any]] = []
     missing = list(rates)
     while missing:
         for rate in missing:
-            bits = contender.train(rate, minutes).valid_bits
-            tuned[rate] = bits if math.isfinite(bits) else math.inf
-        best = min(tuned, key=lambda rate: tuned[rate])
-        beyond = {min(tuned): min(tuned) / STEP_OF_GRID, max(tuned): max(tuned) * STEP_OF_GRID}
-        missing = [beyond[best]] if best in beyond else []
-    return best, tuned
+            found.append({"lr": rate, **vars(contender.train(rate, minutes)), "bits": contender.test_bits(texts)})
+            print(f"{contender.name}: {json.dumps(found[-1])}", flush=True)
+        low, high, best = *(edge(run["lr"] for run in found) for edge in (min, max)), best_of(found)["lr"]
+        further = {low: low / STEP_OF_GRID, high: high * STEP_OF_GRID}
+        missing = [further[best]] if beyond and best in further else []
+    return found
+
+
+def best_of(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The run with the fewest bits on the validation text."""
+    return min(runs, key=lambda run: run["valid_bits"] if math.isfinite(run["valid_bits"]) else math.inf)
 
 
 @dataclass(frozen=True)
@@ -153,7 +157,7 @@ class Ours:
     """txl under configs/quality.yaml, each run a `txl train` of as many steps as fit into the minutes."""
 
     def __init__(self, name: str, optimizer: str, folder: Path, changes: Sequence[str], threads: int) -> None:
-        self.optimizer = optimizer
+        self.name, self.optimizer = name, optimizer
         places = [f"data.{split}={folder.absolute() / split}" for split in ("train", "valid", "test")]
         machine = [f"runtime.threads={threads}", "run.resume=never"]
         self.words = [*places, f"optim.name={optimizer}", *machine, *changes]
@@ -199,8 +203,8 @@ class Ours:
 class Theirs:
     """x-transformers' decoder with rotary positions, of as many parameters as ours."""
 
-    def __init__(self, peer: Peer, texts: Texts) -> None:
-        self.peer, self.texts, self.optimizer = peer, texts, peer.optimizer
+    def __init__(self, name: str, peer: Peer, texts: Texts) -> None:
+        self.name, self.peer, self.texts, self.optimizer = name, peer, texts, peer.optimizer
         config = load_config(CONFIG)
         self.rows = config.data.batch_size * config.model.tgt_len // peer.tgt_len
         self.shape, self.optim = config.model, config.optim

@@ -44,15 +44,22 @@ def test_the_speed_of_sessions_runs(
 
 @pytest.mark.parametrize("optimum", [0.01, 0.5, 4.0])
 def test_a_grid_of_rates_goes_on_until_its_best_is_inside(optimum: float) -> None:
-    asked = []
-
     class Contender:
+        name = "made up"
+
         def train(self, rate: float, minutes: float) -> bench_quality.Trained:
-            asked.append((rate, minutes))
-            bits = math.nan if rate > 8 else 1 + abs(math.log2(rate / optimum))
+            bits = math.nan if rate > 8 else minutes + abs(math.log2(rate / optimum))
             return bench_quality.Trained(bits, tokens=1, seconds=1.0)
 
-    best, tuned = bench_quality.tune(Contender(), (0.25, 0.5, 1.0), 1.5)  # type: ignore[arg-type]
-    assert abs(math.log2(best / optimum)) <= 0.5
-    assert min(tuned) < best < max(tuned)
-    assert asked == [(rate, 1.5) for rate in tuned], "each rate once"
+        def test_bits(self, texts: object) -> float:
+            return 2.0
+
+    grid = (0.25, 0.5, 1.0)
+    found = bench_quality.search(Contender(), None, grid, 1.5, beyond=True)  # type: ignore[arg-type]
+    best, rates = bench_quality.best_of(found), [run["lr"] for run in found]
+    assert abs(math.log2(best["lr"] / optimum)) <= 0.5
+    assert min(rates) < best["lr"] < max(rates)
+    assert len(set(rates)) == len(rates), "each rate once"
+    assert best["bits"] == 2.0
+    named = bench_quality.search(Contender(), None, grid, 1.5, beyond=False)  # type: ignore[arg-type]
+    assert [run["lr"] for run in named] == [*grid]
