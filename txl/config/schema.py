@@ -148,7 +148,8 @@ class ModelConfig:
     tie_projs: Literal["all", "all_but_first", "none"] = "all"
     """Which clusters of the softmax share the embedding's projections."""
     init_std: float = 0.02
-    """Standard deviation of the initial weights."""
+    """Standard deviation of the initial weights: as published; narrow models learn faster from wider ones, up to
+    about d_model ** -0.5."""
     proj_init_std: float = 0.01
     """Standard deviation of the initial projections of embedding and softmax."""
     locked_dropout: bool = False
