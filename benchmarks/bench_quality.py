@@ -113,8 +113,8 @@ def search(
         for rate in missing:
             found.append({"lr": rate, **vars(contender.train(rate, minutes)), "bits": contender.test_bits(texts)})
             print(f"{contender.name}: {json.dumps(found[-1])}", flush=True)
-        low, high, best = *(edge(run["lr"] for run in found) for edge in (min, max)), best_of(found)["lr"]
-        further = {low: low / STEP_OF_GRID, high: high * STEP_OF_GRID}
+        tried, best = [run["lr"] for run in found], best_of(found)["lr"]
+        further = {min(tried): min(tried) / STEP_OF_GRID, max(tried): max(tried) * STEP_OF_GRID}
         missing = [further[best]] if beyond and best in further else []
     return found
 
