@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
@@ -155,6 +156,8 @@ def test_options_and_settings_may_come_in_any_order(monkeypatch: pytest.MonkeyPa
         (Preempted(signal.SIGUSR1, "saved"), 143),
         (Preempted(signal.SIGINT, "saved"), 130),
         (KeyboardInterrupt(), 130),
+        (PermissionError(errno.EACCES, "Permission denied", "out.json"), 2),
+        (OSError(errno.ENOSPC, "No space left on device"), 2),
     ],
 )
 def test_an_error_becomes_its_exit_code_and_one_message(
@@ -173,11 +176,12 @@ def test_an_error_becomes_its_exit_code_and_one_message(
 
 def test_a_fault_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(**given: object) -> None:
-        raise ZeroDivisionError
+        raise fault
 
-    monkeypatch.setattr(corpus, "config", fail)
-    with pytest.raises(ZeroDivisionError):
-        cli.main(["config", "c.yaml"])
+    for fault in (ZeroDivisionError(), OSError(errno.EBADF, "Bad file descriptor")):
+        monkeypatch.setattr(corpus, "config", fail)
+        with pytest.raises(type(fault)):
+            cli.main(["config", "c.yaml"])
 
 
 def test_config_prints_yaml_that_reads_back(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,8 @@ from txl.cli.table import VERBS
 
 EXIT_CODES = {"ConfigError": 2, "DataError": 2, "CheckpointError": 2, "NonFiniteError": 3}
 """Errors of this package that a user can meet, by the name of their class, for importing their rooms takes seconds."""
+DISK = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
+"""What the operating system says where a file may not be written or does not fit: a user's to mend."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -57,6 +60,8 @@ def exit_code(error: Exception) -> int | None:
     """The code an error of this package ends with; None for one that no user can cause."""
     if isinstance(error, FloatingPointError):
         return EXIT_CODES["NonFiniteError"]
+    if isinstance(error, OSError) and error.errno in DISK:
+        return EXIT_CODES["DataError"]
     for kind in type(error).__mro__:
         if kind.__module__.split(".")[0] == "txl" and kind.__name__ in EXIT_CODES:
             return EXIT_CODES[kind.__name__]
