@@ -5,11 +5,11 @@ one JSON line of everything. FOLDER holds train/ valid/ test/ with books as text
 
 Physics: both read as much text as the machine manages in the minutes, at equal parameters and in the same precision, so
 speed is quality. Every rate of a contender's grid gets the whole minutes (what is best in a short run is too high for a
-longer one), and the run that is best on validation text counts; a grid whose best rate is at its edge goes on beyond
-it, unless --rates names the rates. Both follow a cosine with a twentieth of warm-up. What counts are the bits per byte
-of the first 200,000 bytes of the test text: ours through its cache; theirs with memory carried along, or without memory
-in windows moved by a quarter, which favours them. Their softmax has a matrix of its own, as is their default: tied to
-the embedding it learns far more slowly.
+longer one), and the run that is best on validation text counts, of a contender and of all on a side; a grid whose best
+rate is at its edge goes on beyond it, unless --rates names the rates. Both follow a cosine with a twentieth of warm-up.
+What counts are the bits per byte of the first 200,000 bytes of the test text: ours through its cache; theirs with
+memory carried along, or without memory in windows moved by a quarter, which favours them. Their softmax has a matrix of
+its own, as is their default: tied to the embedding it learns far more slowly.
 """
 
 from __future__ import annotations
@@ -344,8 +344,8 @@ def finish(rows: Sequence[dict[str, Any]], minutes: float, threads: int) -> None
         speed = row["tokens"] / row["seconds"]
         numbers = f"{row['bits']:>10.4f}{row['lr']:>8g}{row['tokens']:>12,}{speed:>10,.0f}{row['parameters']:>12,}"
         print(f"{row['name']:<36}{numbers}")
-    ours = min((row["bits"] for row in rows if row["name"] in OURS), default=None)
-    theirs = min((row["bits"] for row in rows if row["name"] in PEERS), default=None)
+    of_each = [[row for row in rows if row["name"] in names] for names in (OURS, PEERS)]
+    ours, theirs = (best_of(found)["bits"] if found else None for found in of_each)
     below = None if ours is None or theirs is None else 1 - ours / theirs
     if below is not None:
         print(f"ours is {100 * below:.1f} % below their best; aimed at: at least 5 %")
