@@ -49,6 +49,11 @@ class Recl:
     positions: int
     gains: tuple[Gain, ...]
 
+    @property
+    def at_most(self) -> bool:
+        """Whether the first context tried brought too little already: the length is an upper bound then."""
+        return self.gains[0].gain < self.threshold
+
 
 def recl(
     losses: Mapping[str, Mapping[int, Array]],

@@ -40,18 +40,23 @@ def _lengths(lengths: Sequence[Recl]) -> Section | None:
     by = {(found.model, found.share): found for found in lengths}
     positions = ", ".join(f"{by[models[0], share].positions:,}" for share in shares)
     caption = (
-        f"The longest context that still lowers the perplexity by {lengths[0].threshold:.0%} when it grows by "
-        f"Δ = {lengths[0].step:,} tokens, on the share r of the targets that are hardest for the whole group at that "
-        f"context ({positions} targets). Each loss is that of a fresh pass over exactly so many tokens; the runs "
-        f"are one "
-        "group (Dai et al. 2019, appendix C). ≥: the longest context scored still brought that much. A model with "
-        "absolute positions has at most its segment."
+        f"The shortest context beyond which Δ = {lengths[0].step:,} more tokens lower the perplexity by less than "
+        f"{lengths[0].threshold:.0%} on the share r of the targets that are hardest for the whole group at that "
+        f"context ({positions} targets). Each loss is that of a fresh pass over exactly so many tokens; the runs are "
+        "one group (Dai et al. 2019, appendix C). ≤: so it was at the shortest context tried already. ≥: the longest "
+        "one tried still brought that much. A model with absolute positions has at most its segment. Lengths are read "
+        "off in steps of Δ and carry no interval: few targets make them coarse."
     )
     rows: list[tuple[str, ...]] = []
     for model in models:
-        cells = (f"{'' if by[model, share].settled else '≥ '}{by[model, share].length:,}" for share in shares)
-        rows.append((model, *cells))
+        rows.append((model, *(_length(by[model, share]) for share in shares)))
     return Section("Relative effective context length", caption, ("run", *(f"r = {share:g}" for share in shares)), rows)
+
+
+def _length(found: Recl) -> str:
+    """A length, with the sign of a bound where it is no more than one."""
+    sign = "≤ " if found.at_most else "" if found.settled else "≥ "
+    return f"{sign}{found.length:,}"
 
 
 def _memory(measurements: Sequence[Measurement]) -> Section | None:
@@ -72,13 +77,13 @@ def _memory(measurements: Sequence[Measurement]) -> Section | None:
             if difference is not None:
                 value, low, high = difference
                 bounds = f" ({100 * -high:.1f} to {100 * -low:.1f})" if math.isfinite(low + high) else ""
-                gain = f"{100 * -value:.1f} %{bounds}".replace("-", "−")
+                gain = f"{labels[points.index(best)]} {100 * -value:.1f} %{bounds}".replace("-", "−")
         rows.append((f"{by}: {label}", f"{held[0].tokens:,}" if held else "–", *shown, gain))
     caption = (
         f"{metric.name.capitalize()} of the sampled targets by what they are, each run at its own context. A target "
         "counts as copied where it completes a run of tokens, about 8 bytes of text, that came before; the distance is "
-        "to its latest occurrence. Last column: what the best run needs less than the worst, with its paired 95 % "
-        "interval."
+        "to its latest occurrence. Last column: which run needs least, and how much less than the one that needs most, "
+        "with its paired 95 % interval."
     )
     header = ("targets", "how many", *labels, "best against worst")
     return Section("Where memory pays", caption, header, rows)

@@ -40,6 +40,10 @@ def test_a_model_that_still_gains_at_the_end_has_a_lower_bound() -> None:
     assert (found.length, found.settled) == (800, False)
 
 
+def test_a_model_that_gains_nothing_from_the_first_context_on_has_an_upper_bound() -> None:
+    assert [recl({"a": table(until)}, shares=[1.0])[0].at_most for until in (100, 200, 800)] == [True, False, False]
+
+
 def test_the_hardest_positions_decide_at_small_shares() -> None:
     """Ten tokens: one hard, whose loss falls by 0.5 at 200 and at 300; nine easy ones that never change.
 
