@@ -14,7 +14,7 @@ import torch
 from tests.conftest import words
 from txl import cli
 from txl.checkpoint import load_run
-from txl.config import ConfigError
+from txl.config import Config, ConfigError, RunConfig
 from txl.verbs import training
 
 XL = """\
@@ -64,9 +64,9 @@ def test_compare_trains_what_is_missing_and_reports_beside_the_runs(
 
 
 def test_compare_measures_anew_what_was_asked_differently(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = json.loads((folder / "runs/xl/measurement.json").read_text("utf-8"))
+    before = json.loads((folder / "runs/xl/measurement.json").read_text("utf-8"))["measurement"]
     assert cli.main(["compare", str(folder / "tiny.yaml"), "eval.contexts=5,10", "eval.sample_targets=30"]) == 0
-    after = json.loads((folder / "runs/xl/measurement.json").read_text("utf-8"))
+    after = json.loads((folder / "runs/xl/measurement.json").read_text("utf-8"))["measurement"]
     assert {point["context"] for point in before["points"]} == {5, 10, 20}
     assert {point["context"] for point in after["points"]} == {5, 10}
 
@@ -76,6 +76,14 @@ def test_compare_puts_runs_under_another_folder(folder: Path) -> None:
     assert [config.run.dir for config in configs] == ["elsewhere/now/xl", "elsewhere/now/vanilla"]
     assert [config.train.max_steps for config in configs] == [3, 3]
     assert [config.model.arch for config in configs] == ["transformer_xl", "transformer"]
+
+
+def test_the_report_lies_beside_the_runs_and_never_at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    beside = [Config(run=RunConfig(dir=run)) for run in ("/a/runs/x/1", "/a/runs/y/1")]
+    apart = [Config(run=RunConfig(dir=run)) for run in ("/a/runs/x", "/b/runs/y")]
+    assert training.report_folder(beside) == Path("a/runs/report")
+    assert training.report_folder(apart) == Path("a/runs/report")
 
 
 def test_compare_refuses_all_configs_in_one_message(folder: Path) -> None:

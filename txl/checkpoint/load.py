@@ -126,14 +126,17 @@ def chosen_checkpoint(path: Path, checkpoint: str) -> Path:
         )
     if checkpoint == "newest":
         return newest
-    best = _state(newest).get("best_step")
+    best = facts_of(newest).get("best_step")
     if best is None:
         raise CheckpointError(f"{path}: no validation has given a number yet, so none is best; use checkpoint='newest'")
     return newest.parent / f"step-{best:06d}"
 
 
-def _state(path: Path) -> dict[str, Any]:
-    """The training loop's numbers of a checkpoint, without its tensors."""
+def facts_of(path: Path) -> dict[str, Any]:
+    """What a checkpoint says of its run besides settings and tensors: how far it was, which text it was trained on.
+
+    Raises CheckpointError where it cannot be read.
+    """
     try:
         return dict(json.loads((path / "state.json").read_text("utf-8")))
     except (OSError, ValueError, TypeError, RecursionError) as error:

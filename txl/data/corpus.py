@@ -24,7 +24,7 @@ from txl.data.making import make, plan
 from txl.data.mixing import Share
 from txl.data.sources import Source, find_source, hub_revision
 from txl.data.spool import Report
-from txl.data.store import FORMAT, SPLITS, Damaged, lock, read_manifest, replacing, verify_ids
+from txl.data.store import FORMAT, SPLITS, Damaged, lock, read_manifest, replacing, split_hash, verify_ids
 from txl.data.tokenizer import Tokenizer, tokenizer_from_json
 
 SUM_TOKENS = 1_048_576
@@ -72,6 +72,10 @@ class Corpus:
     """SHA-256 over the ids and document starts of all splits; the same wherever and whenever the text was read."""
     folder: Path
     manifest: dict[str, Any]
+
+    def text_hash(self, split: str) -> str:
+        """SHA-256 over the ids and document starts of one split: equal where two corpora share that text."""
+        return split_hash(self.manifest["splits"][split])
 
     def verify(self) -> None:
         """Read every token against the hashes of the manifest; DataError names a file that differs."""

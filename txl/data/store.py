@@ -42,6 +42,11 @@ def id_dtype(vocab_size: int) -> np.dtype[Any]:
     raise DataError(f"vocabulary: {vocab_size} ids, but at most {2**32} can be stored")
 
 
+def split_hash(split: dict[str, Any]) -> str:
+    """SHA-256 over ids and document starts of one split."""
+    return hashlib.sha256(f"{split['ids_sha256']} {split['starts_sha256']}\n".encode()).hexdigest()
+
+
 def corpus_hash(splits: dict[str, dict[str, Any]]) -> str:
     """SHA-256 over ids and document starts of all splits: equal for equal token arrays, wherever the text came from."""
     lines = [f"{name} {splits[name]['ids_sha256']} {splits[name]['starts_sha256']}\n" for name in SPLITS]

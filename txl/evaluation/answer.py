@@ -7,10 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 from txl.evaluation.context import Point
 from txl.evaluation.measure import Measurement
 from txl.evaluation.summary import KINDS, Metric, at_best_use, change, metric_of, ranked, same_text, speed_at
+
+UNRANKED = (
+    "These runs cannot be ranked: a tokenizer loses text, so their bits per byte do not compare, and their "
+    "perplexities are about different tokens. Each alone:"
+)
+LEAST_SHARE = 1e-4
+"""The smallest difference worth a number: a hundredth of a percent."""
 
 
 @dataclass(frozen=True)
@@ -37,18 +45,25 @@ def answer(measurements: Sequence[Measurement]) -> Answer:
     cached = [pair for pair in named if pair[1].headline.settings.kind == "window"]
     fixed = [pair for pair in named if pair[1].headline.settings.kind == "block"]
     speeds = [_faster(a, b) for a in cached[:1] for b in fixed[:1]]  # the best of each kind; the table has the rest
+    if metric.name == "perplexity" and len({m.tokenizer_hash for m in measurements}) > 1:
+        alone = tuple(_own_loss(label, m, metric) for label, m in named)
+        return Answer(UNRANKED, alone, " ".join(filter(None, speeds)))
     if len(named) > 2:
         found = f"{_least(named[0], metric, paired=paired)} Against the others, best first, that is:"
         beyond = [_beyond(label, m, metric) for label, m in cached[:1]]
         lines = tuple(_line(named[0], other, metric, paired=paired) for other in named[1:])
         return Answer(found, lines, " ".join(filter(None, [*beyond, *speeds])))
     if len(named) == 1:
-        label, m = named[0]
-        loss = f"{metric.show(metric.of(m.headline))} {metric.name}"
-        found = f"{label} needs {loss} on {m.headline.tokens:,} tokens of {m.split} text ({reading(m.headline)})."
+        found = f"{_own_loss(*named[0], metric)}."
     else:
         found = _against(named[0], named[1], metric, paired=paired)
     return Answer(found, (), " ".join(filter(None, [*(_beyond(label, m, metric) for label, m in cached), *speeds])))
+
+
+def _own_loss(label: str, m: Measurement, metric: Metric) -> str:
+    """What one run needs, compared with nothing."""
+    loss = f"{metric.show(metric.of(m.headline))} {metric.name}"
+    return f"{label} needs {loss} on {m.headline.tokens:,} tokens of {m.split} text ({reading(m.headline)})"
 
 
 def reading(point: Point) -> str:
@@ -68,9 +83,9 @@ def _least(best: tuple[str, Measurement], metric: Metric, *, paired: bool) -> st
 def _line(best: tuple[str, Measurement], other: tuple[str, Measurement], metric: Metric, *, paired: bool) -> str:
     """One of many runs, and how much less than it the best one needs."""
     label, m = other
-    point = at_best_use(m)
-    difference = change(at_best_use(best[1]), point, metric) if paired else None
-    verdict = "other tokens, so no interval is given" if difference is None else _verdict(difference)
+    least, point = at_best_use(best[1]), at_best_use(m)
+    difference = change(least, point, metric) if paired else None
+    verdict = _why_no_interval(least, point, paired=paired) if difference is None else _verdict(difference)
     return f"{label}, {metric.show(metric.of(point))} ({reading(point)}): {verdict}"
 
 
@@ -82,10 +97,21 @@ def _against(best: tuple[str, Measurement], other: tuple[str, Measurement], metr
         for (label, _), point in zip((best, other), points, strict=True)
     ]
     values = f"{losses[0]} {metric.name} and {losses[1]}"
+    split = best[1].split
+    where = f"On the same {points[0].tokens:,} tokens of {split} text" if paired else f"On their own {split} tokens"
     difference = change(points[0], points[1], metric) if paired else None
     if difference is None:
-        return f"On their own {best[1].split} tokens {values}; the tokens differ, so no interval is given."
-    return f"On the same {points[0].tokens:,} tokens of {best[1].split} text {values}: {_verdict(difference)}."
+        return f"{where} {values}; {_why_no_interval(*points, paired=paired)}."
+    return f"{where} {values}: {_verdict(difference)}."
+
+
+def _why_no_interval(a: Point, b: Point, *, paired: bool) -> str:
+    """Why two losses are given without the interval of their difference."""
+    if not paired:
+        return "the tokens differ, so no interval is given"
+    if not (isfinite(a.nats) and isfinite(b.nats)):
+        return "a loss is not finite, so no interval is given"
+    return "too few tokens for an interval"
 
 
 def _verdict(difference: tuple[float, float, float]) -> str:
@@ -106,7 +132,8 @@ def _beyond(label: str, m: Measurement, metric: Metric) -> str:
     if difference is None or not longest.context:
         return ""
     value, low, high = difference
-    verdict = f"{_share(value)} {'less' if value < 0 else 'more'}" if low * high > 0 else "no more and no less"
+    told = low * high > 0 and abs(value) >= LEAST_SHARE
+    verdict = f"{_share(value)} {'less' if value < 0 else 'more'}" if told else "no more and no less"
     times = f"{longest.context / own.context:.3g} times its own context ({longest.context:,} tokens)"
     return f"With {times} {label} needs {verdict} (interval {_percent(low, high)})."
 

@@ -54,11 +54,13 @@ def caveats(measurements: Sequence[Measurement]) -> list[str]:
     sample = at_best_use(measurements[0])
     notes.append(
         f"The sample holds {sample.tokens:,} targets, one from each of {sample.tokens:,} equal parts of the text, "
-        "the same for every run and context; a window slid by one token needs a pass of its own for each of them."
+        f"the same for every {'run and context' if same_text(measurements) else 'context of a run'}; a window slid by "
+        "one token needs a pass of its own for each of them."
     )
     notes.append(
         f"Intervals are 95 % bootstrap intervals over {len(sample.stretch_tokens)} stretches of text (whole documents "
-        "where there are twenty or more), paired between runs. They say how far other text of the kind could move a "
-        "number, not another seed: each run is one seed."
+        "where there are twenty or more, else pieces of them); those of differences are paired, run against run on the "
+        "same stretches. They say how far other text of that kind could move a number, not another seed: each run is "
+        "one seed."
     )
     return notes

@@ -76,9 +76,12 @@ class Point:
         return ratio_interval(self.stretch_nats, self.stretch_tokens)
 
 
-def compared(points: Sequence[Point]) -> list[tuple[float, float]]:
-    """95 % interval of each point's nats a token: of the comparison where all share their tokens, else its own."""
-    alike = len({(p.tokens, p.text_bytes, p.stretch_tokens) for p in points}) == 1
+def compared(points: Sequence[Point], *, one_text: bool) -> list[tuple[float, float]]:
+    """95 % interval of each point's nats a token: of the comparison where all share their tokens, else its own.
+
+    one_text: whether the points are about one text.
+    """
+    alike = one_text and len({(p.tokens, p.text_bytes, p.stretch_tokens) for p in points}) == 1
     if alike and len(points[0].stretch_nats) > 1 and all(isfinite(p.nats) for p in points):
         return comparison_intervals([p.stretch_nats for p in points], points[0].stretch_tokens)
     return [p.interval for p in points]

@@ -32,6 +32,8 @@ class Kept:
     def __init__(self, folder: str | Path, facts: Mapping[str, Any]) -> None:
         self.folder = Path(folder)
         self.facts = json.loads(json.dumps(facts))
+        self.problem = ""
+        """Why some losses could not be written, "" where all were: what was scored is no worse for it."""
 
     def get(self, name: str, wanted: Mapping[str, Any], count: int) -> tuple[Array, Settings] | None:
         """The nats of `count` targets kept under a name and their settings; None where there are none such.
@@ -52,7 +54,14 @@ class Kept:
             return None
 
     def put(self, name: str, wanted: Mapping[str, Any], nll: Array, settings: Settings) -> None:
-        """Keep nats under a name; the manifest is written last, so that a killed write is never read."""
+        """Keep nats under a name, or say in `problem` why the disk did not take them."""
+        try:
+            self._write(name, wanted, nll, settings)
+        except OSError as error:
+            self.problem = f"{self.folder / name}.npy: cannot be written: {error.strerror}"
+
+    def _write(self, name: str, wanted: Mapping[str, Any], nll: Array, settings: Settings) -> None:
+        """Both files; the manifest is written last, so that a killed write is never read."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path, manifest = (self.folder / f"{name}.{ending}" for ending in ("npy", "json"))
         manifest.unlink(missing_ok=True)
@@ -81,7 +90,7 @@ class Kept:
                 nll = np.load(folder / manifest["file"], mmap_mode="r", allow_pickle=False)
                 alike = all(held.get(key) == value for key, value in wanted.items())
                 if alike and reading["kind"] == kind and nll.shape == (manifest["targets"],):
-                    keys = ("corpus", "tokenizer", "split", "max_tokens", "reset_memory")
+                    keys = ("text", "tokenizer", "split", "max_tokens", "reset_memory")
                     text = {key: held.get(key) for key in keys} | {"positions": reading["positions"]}
                     found[int(reading["context"])] = (nll, text)
             except (OSError, EOFError, ValueError, KeyError, TypeError):

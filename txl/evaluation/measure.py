@@ -57,7 +57,8 @@ class Measurement:
     """What is known of one run.
 
     name: last part of run.dir.  config: the whole config as plain data.
-    split, corpus_hash, tokenizer_hash, text_tokens, unknowns: the text scored.
+    corpus_hash: of training and scored text together.  split, text_hash, tokenizer_hash, text_tokens, unknowns: the
+    text scored.
     incomparable: why its bits a byte must not be compared with those of other tokenizers, or "".
     points: losses by context, the headline first.  groups: the loss at the run's own context by class of target.
     speeds: tokens a second by context.
@@ -72,6 +73,7 @@ class Measurement:
     config: Mapping[str, Any]
     split: str
     corpus_hash: str
+    text_hash: str
     tokenizer_hash: str
     vocab_size: int
     text_tokens: int
@@ -92,14 +94,15 @@ class Measurement:
 
     @property
     def trained_tokens(self) -> int:
-        """Tokens of the text the model was trained with, repeats counted; 0 where no log was given."""
-        return max((curve.tokens[-1] for curve in self.learning), default=0)
+        """Tokens of text the model was trained on up to its checkpoint, repeats counted; 0 where no log was given."""
+        seen = (pair for curve in self.learning for pair in zip(curve.steps, curve.tokens, strict=True))
+        return max((tokens for step, tokens in seen if step <= self.step), default=0)
 
     @property
     def text(self) -> tuple[Any, ...]:
         """What two runs must share for their points to be about the same tokens."""
         sampled = next((point.tokens for point in self.points if point.targets == "sample"), 0)
-        return (self.split, self.corpus_hash, self.tokenizer_hash, self.text_tokens, sampled)
+        return (self.split, self.text_hash, self.tokenizer_hash, self.text_tokens, sampled)
 
     def to_json(self) -> str:
         """JSON that `from_json` reads back as an equal record; a number that is not finite becomes null."""
@@ -172,7 +175,8 @@ def measure(
         step=bundle.step,
         config=_finite(dataclasses.asdict(bundle.config)),
         split=split,
-        corpus_hash=str(corpus.manifest["corpus_hash"]),
+        corpus_hash=corpus.fingerprint,
+        text_hash=corpus.text_hash(split),
         tokenizer_hash=tokenizer.hash,
         vocab_size=tokenizer.vocab_size,
         text_tokens=len(text.ids),

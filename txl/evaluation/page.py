@@ -183,7 +183,8 @@ def question(measurements: Sequence[Measurement]) -> str:
     if len(measurements) == 1:
         return f"How well does this model predict {text}, and how much context does it use?"
     by_bits = summary.metric_of(measurements).name == "bits per byte"
-    which = "needs fewer bits per byte on the same" if by_bits else "has the lower perplexity on"
+    which = "needs fewer bits per byte on" if by_bits else "has the lower perplexity on"
+    which += " the same" if summary.same_text(measurements) else " its own"
     return f"Which of these models {which} {text}, how much context does each use, and what does a token cost?"
 
 

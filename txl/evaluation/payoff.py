@@ -43,7 +43,8 @@ class Group:
 def classes(text: Text, *, tgt_len: int, train_counts: Array) -> tuple[Classes, ...]:
     """The four questions about a text.
 
-    position in segment: targets 1, 2, 3-4, 5-8, … of blocks of tgt_len tokens counted from the beginning of the text.
+    position in segment of tgt_len: targets 1, 2, 3-4, 5-8, … of blocks of so many tokens from the beginning of the
+    text.
     position in document: targets since the document began.  frequency: the target's share of the training text,
     train_counts: int64 V.  copied from: see `copy_distance`; the distances up to 64, 512 and 4096 tokens, and none.
     """
@@ -59,7 +60,9 @@ def classes(text: Text, *, tgt_len: int, train_counts: Array) -> tuple[Classes, 
     distance = copy_distance(text, n)
     copied = np.where(distance == 0, len(COPY_EDGES), np.searchsorted(COPY_EDGES, distance))
     return (
-        Classes("position in segment", _spans(doubling)[:-1], np.searchsorted(doubling, depth).astype(np.int8)),
+        Classes(
+            f"position in segment of {tgt_len}", _spans(doubling)[:-1], np.searchsorted(doubling, depth).astype(np.int8)
+        ),
         Classes("position in document", _spans(DOCUMENT_EDGES), np.searchsorted(DOCUMENT_EDGES, deep).astype(np.int8)),
         Classes(
             "share of the training text",

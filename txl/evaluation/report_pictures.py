@@ -87,7 +87,9 @@ def draw_context(figure: Figure, measurements: Sequence[Measurement], theme: The
     ends = _draw_states(axes, measurements, theme, metric, at=max(contexts))
     inside = [height for _, height, *_ in ends]
     within = [p for *_, m, points in series for p in points if _is_own(p, m)]
-    bars = {id(p): interval for p, interval in zip(within, compared(within), strict=True)} if within else {}
+    one_text = summary.same_text(measurements)
+    intervals = compared(within, one_text=one_text) if within else []
+    bars = {id(p): interval for p, interval in zip(within, intervals, strict=True)}
     for text, colour, m, points in series:
         line, marker = STYLES[points[0].settings.kind]
         x, y = [_length(p) for p in points], [metric.of(p) for p in points]
@@ -198,7 +200,8 @@ def _draw_groups(
     bars: dict[int, tuple[float, float]] = {}
     for label in labels:
         points = [groups[label] for _, _, groups in series if label in groups]
-        bars |= {id(p): interval for p, interval in zip(points, compared(points), strict=True)}
+        intervals = compared(points, one_text=summary.same_text(measurements))
+        bars |= {id(p): interval for p, interval in zip(points, intervals, strict=True)}
     ends = []
     for number, (name, colour, groups) in enumerate(series):
         aside = 0.0 if joined else min(0.12, 0.8 / len(series)) * (number - (len(series) - 1) / 2)

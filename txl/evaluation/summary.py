@@ -38,7 +38,7 @@ HEADER = (
     "context",
     "tokens",
     "{metric}",
-    "same {sample} tokens",
+    "{sample}",
     "95 % interval",
     "tokens/s",
     "fed per token",
@@ -139,7 +139,10 @@ def group_at_best_use(m: Measurement, by: str, label: str, targets: str = "sampl
 
 
 def change(a: Point, b: Point, metric: Metric) -> tuple[float, float, float] | None:
-    """By which share a is above b (negative: below), with its paired 95 % interval; None for other tokens."""
+    """By which share a is above b (negative: below), with its paired 95 % interval.
+
+    None for other tokens, too few of them, or a loss that is not finite.
+    """
     sums = (a.stretch_nats, b.stretch_nats)
     if a.stretch_tokens != b.stretch_tokens or len(a.stretch_tokens) < 2 or not b.nats > 0 or not math.isfinite(a.nats):
         return None
@@ -162,8 +165,8 @@ def table(
     named = list(zip(labels(measurements), measurements, strict=True))
     if ranking := len(named) > 2 and not every_point:
         named = ranked(measurements)
-    sampled = at_best_use(measurements[0]).tokens
-    header = tuple(title.format(metric=metric.name, sample=f"{sampled:,}") for title in HEADER)
+    sample = f"same {at_best_use(measurements[0]).tokens:,} tokens" if same_text(measurements) else "own sample"
+    header = tuple(title.format(metric=metric.name, sample=sample) for title in HEADER)
     rows = []
     for label, m in named:
         keys = sorted({(p.settings.kind, p.context) for p in m.points}, key=lambda key: (key[0], key[1] or 0))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from txl.checkpoint import Bundle, load_run
+from txl.checkpoint import Bundle, CheckpointError, facts_of, load_run
 from txl.config import Config, ConfigError, TokenizerConfig, apply_overrides
 from txl.config.checks import ABSOLUTE_POSITIONS
 from txl.data import Corpus, prepare
@@ -40,28 +40,45 @@ SAMPLE_TEMPERATURE = 0.8
 def measured_run(config: Config, *, report: Report | None = None) -> Measurement:
     """The measurement of a finished run's best checkpoint: the one kept in its folder if nothing changed, else anew.
 
-    Nothing changed means: checkpoint, config and text are the same, and the losses that `effective_lengths` needs are
+    Nothing changed means: weights, config and text are the same, and the losses that `effective_lengths` needs are
     those of this checkpoint still. What was kept of single tokens is not scored again.
-    Raises CheckpointError where there is no checkpoint, DataError where the text is gone.
+    Raises CheckpointError where there is no checkpoint or the text that the run was trained on is now another, so that
+    it might be scored on what it learned, and DataError where the text is gone.
     """
-    kept = Path(config.run.dir) / "measurement.json"
     bundle = placed(load_run(config.run.dir, "best"), config)
     corpus = corpus_for(bundle, own_text=True, report=report)
-    found = _kept(kept)
-    now = (bundle.step, json.loads(json.dumps(asdict(config))), corpus.fingerprint)
-    if found is not None and (found.step, found.config, found.corpus_hash) == now and _rungs(config, found) is not None:
+    _refuse_other_text(bundle, corpus)
+    losses = kept_losses(bundle, corpus, "test")
+    path = Path(config.run.dir) / "measurement.json"
+    facts = {"losses": losses.facts, "config": json.loads(json.dumps(asdict(config)))}
+    found = _kept(path, facts)
+    if found is not None and _rungs(config, found) is not None:
         return found
     measured = measure(
         bundle,
         corpus,
         config.eval,
         report,
-        kept=kept_losses(bundle, corpus, "test"),
+        kept=losses,
         history=history(config.run.dir),
         sample=written_sample(bundle, corpus),
     )
-    write_text(kept, measured.to_json())
+    if losses.problem:
+        raise CheckpointError(losses.problem)
+    write_text(path, json.dumps({"facts": facts, "measurement": json.loads(measured.to_json())}, indent=1))
     return measured
+
+
+def _refuse_other_text(bundle: Bundle, corpus: Corpus) -> None:
+    """Raise CheckpointError where what the config's sources give is not what the run was trained on."""
+    trained_on = facts_of(bundle.path).get("corpus", corpus.fingerprint)
+    if trained_on != corpus.fingerprint:
+        raise CheckpointError(
+            f"{bundle.config.run.dir}: found corpus {corpus.fingerprint[:12]}, the run was trained on "
+            f"{trained_on[:12]}: the text changed since, and what is now test text may have been training text. Bring "
+            f"back what it was, train anew with another run.dir, or score other text: txl eval {bundle.config.run.dir} "
+            "data.test=FILE"
+        )
 
 
 def kept_losses(bundle: Bundle, corpus: Corpus, split: str) -> Kept:
@@ -74,7 +91,7 @@ def kept_losses(bundle: Bundle, corpus: Corpus, split: str) -> Kept:
     facts = {
         "step": bundle.step,
         "checkpoint_sha256": manifest["files"]["model.safetensors"]["sha256"],
-        "corpus": corpus.fingerprint,
+        "text": corpus.text_hash(split),
         "tokenizer": bundle.tokenizer.hash,
         "split": split,
         "max_tokens": bundle.config.eval.max_tokens,
@@ -140,11 +157,14 @@ def _rungs(config: Config, measured: Measurement) -> dict[int, tuple[Any, dict[s
         kind, wanted = "slide", {own, *(context for context in ladder if context < own)}
     facts = {
         "step": measured.step,
-        "corpus": measured.corpus_hash,
+        "text": measured.text_hash,
+        "max_tokens": config.eval.max_tokens,
         "model": measured.config["model"],
         "weights": None if config.runtime.weights == "full" else config.runtime.weights,
     }
-    found = Kept.contexts(Path(config.run.dir) / "report" / "eval" / "test", kind, facts)
+    sampled = sample_of(measured.text_tokens - 1, config.eval.sample_targets)
+    held = Kept.contexts(Path(config.run.dir) / "report" / "eval" / "test", kind, facts)
+    found = {context: rung for context, rung in held.items() if len(rung[0]) == len(sampled)}
     return {context: found[context] for context in sorted(wanted)} if wanted <= set(found) else None
 
 
@@ -215,9 +235,10 @@ def reported(path: Path) -> list[str]:
         return []
 
 
-def _kept(path: Path) -> Measurement | None:
-    """The measurement that was kept, or None where there is none that can be read."""
+def _kept(path: Path, facts: dict[str, Any]) -> Measurement | None:
+    """The measurement that was kept under these facts, or None where there is none that can be read."""
     try:
-        return Measurement.from_json(path.read_text("utf-8"))
+        record = json.loads(path.read_text("utf-8"))
+        return Measurement.from_json(json.dumps(record["measurement"])) if record["facts"] == facts else None
     except (OSError, ValueError, KeyError, TypeError):
         return None

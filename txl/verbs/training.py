@@ -48,8 +48,7 @@ def compare(words: Sequence[str]) -> None:
             train(settings)
     with progress() as report, arguments_checked():
         measurements = [measured_run(settings, report=report) for settings in configs]
-    parents = [Path(settings.run.dir).absolute().parent for settings in configs]
-    folder = Path(os.path.relpath(os.path.commonpath(parents))) / "report"
+    folder = report_folder(configs)
     page = folder / "report.html"
     if not (page.exists() and reported(folder / "report.json") == [m.to_json() for m in measurements]):
         from txl.evaluation.report import write_report
@@ -68,6 +67,13 @@ def compare(words: Sequence[str]) -> None:
     if configs[0].data.train == "stdlib":
         kept = shlex.join(word for word in words if not word.startswith(("data.", "run.dir=")))
         print(f"            txl compare {kept} data.train=YOUR-FILE-OR-FOLDER run.dir=runs/mine")
+
+
+def report_folder(configs: Sequence[Config]) -> Path:
+    """Where the report goes: beside the runs; beside the first where runs share no more than the root of the disk."""
+    parents = [Path(settings.run.dir).absolute().parent for settings in configs]
+    shared = Path(os.path.commonpath(parents))
+    return Path(os.path.relpath(parents[0] if shared == Path(shared.anchor) else shared)) / "report"
 
 
 def configs_to_compare(words: Sequence[str]) -> list[Config]:

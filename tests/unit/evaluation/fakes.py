@@ -187,7 +187,8 @@ def fake_corpus(tokenizer: FakeTokenizer, *, train: int = 50, valid: int = 40, t
         name: fake_split(name, draw.integers(0, tokenizer.vocab_size, n).astype(np.uint16), tokenizer, **starts)
         for name, n in (("train", train), ("valid", valid), ("test", test))
     }
-    return SimpleNamespace(tokenizer=tokenizer, manifest={"corpus_hash": "c0ffee" * 10}, **splits)
+    hashes = {"fingerprint": "c0ffee" * 10, "text_hash": lambda split: f"{split} text"}
+    return SimpleNamespace(tokenizer=tokenizer, **hashes, **splits)
 
 
 def fake_bundle(model: Fake, tokenizer: FakeTokenizer, *, run_dir: str = "runs/some/xl", **sections: Any) -> Any:
@@ -233,6 +234,7 @@ def measurement(name: str, points: Sequence[Point], speeds: Sequence[Speed] = ()
         "config": {"run": {"dir": f"runs/q/{name}"}, "model": {"arch": arch, "tgt_len": 64}},
         "split": "test",
         "corpus_hash": "ab" * 32,
+        "text_hash": "12" * 32,
         "tokenizer_hash": "cd" * 32,
         "vocab_size": 256,
         "text_tokens": 10_001,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,6 +13,8 @@ from txl.evaluation import answer as answers
 from txl.evaluation.answer import answer
 from txl.evaluation.measure import Measurement
 from txl.evaluation.summary import same_text
+
+KINDS_OF_TWO = (("xl", "window"), ("vanilla", "block"))
 
 
 def said(measurements: Sequence[Measurement]) -> str:
@@ -45,10 +48,10 @@ def test_the_answer_sees_no_difference_where_there_is_none() -> None:
 
 
 def test_the_answer_gives_no_interval_between_different_texts() -> None:
-    text = said([xl(), vanilla(corpus_hash="ef" * 32)])
+    text = said([xl(), vanilla(text_hash="ef" * 32)])
     assert text.startswith("On their own test tokens xl")
     assert "the tokens differ, so no interval is given" in text
-    assert not same_text([xl(), vanilla(corpus_hash="ef" * 32)])
+    assert not same_text([xl(), vanilla(text_hash="ef" * 32)])
 
 
 def test_one_run_is_simply_described() -> None:
@@ -79,11 +82,32 @@ def test_of_many_runs_the_best_is_named_once_and_each_other_has_a_line_best_firs
 
 
 def test_many_runs_of_different_texts_are_listed_without_intervals() -> None:
-    other = measurement("other", vanilla().points, corpus_hash="ef" * 32)
+    other = measurement("other", vanilla().points, text_hash="ef" * 32)
     found = answer([xl(), vanilla(1.28), other])
     assert found.found.startswith("Each on its own tokens of test text xl needs least")
     assert [line.split(",")[0] for line in found.runs] == ["other", "vanilla"]
-    assert all(line.endswith(": other tokens, so no interval is given") for line in found.runs)
+    assert all(line.endswith(": the tokens differ, so no interval is given") for line in found.runs)
+
+
+def test_it_is_said_why_the_same_tokens_give_no_interval() -> None:
+    broken = [point("block", 64, "all", [math.nan] * 16, each=100), point("block", 64, "sample", [math.nan] * 16)]
+    few = [measurement(name, [point(kind, 64, t, [9.0]) for t in ("all", "sample")]) for name, kind in KINDS_OF_TWO]
+    assert "a loss is not finite, so no interval is given" in said([xl(), measurement("vanilla", broken)])
+    assert "too few tokens for an interval" in said(few)
+    assert not any("tokens differ" in said(runs) for runs in ([xl(), measurement("vanilla", broken)], few))
+
+
+def test_perplexities_of_different_tokenizers_name_no_winner() -> None:
+    runs = [xl(), vanilla(tokenizer_hash="aa" * 32, incomparable="the tokenizer does not keep all of the text")]
+    found = answer(runs)
+    assert found.found.startswith("These runs cannot be ranked")
+    assert [line.split(" needs ")[0] for line in found.runs] == ["xl", "vanilla"]
+    assert " less" not in str(found).partition("Each alone:")[2]
+
+
+def test_a_difference_of_nothing_is_no_finding() -> None:
+    points = [point("window", c, "all", 10 * HARD * f, each=100) for c, f in ((64, 1), (256, 1.000002))]
+    assert "With 4 times its own context (256 tokens) xl needs no more and no less" in said([measurement("xl", points)])
 
 
 def test_of_many_runs_the_best_cache_is_compared_in_speed_with_the_best_fixed_context() -> None:

@@ -186,11 +186,12 @@ def test_a_point_without_text_or_with_one_stretch_says_that_it_knows_nothing() -
 def test_points_about_the_same_tokens_are_compared_and_others_are_not() -> None:
     hard = [10.0, 90.0, 40.0, 60.0]
     same = [point("window", 4, "sample", hard), point("window", 8, "sample", [value - 1 for value in hard])]
-    assert [high - low for low, high in compared(same)] == pytest.approx([0.0, 0.0])
+    assert [high - low for low, high in compared(same, one_text=True)] == pytest.approx([0.0, 0.0])
     other = [same[0], point("window", 8, "sample", hard, each=20)]
-    assert compared(other) == [p.interval for p in other]
+    assert compared(other, one_text=True) == [p.interval for p in other]
     broken = [same[0], point("window", 8, "sample", [*hard[:3], math.nan])]
-    assert compared(broken)[0] == same[0].interval
+    assert compared(broken, one_text=True)[0] == same[0].interval
+    assert compared(same, one_text=False) == [p.interval for p in same]
 
 
 def test_a_kind_that_was_asked_for_comes_after_the_headline() -> None:

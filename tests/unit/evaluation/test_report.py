@@ -180,7 +180,7 @@ def test_pictures_are_drawn_for_any_numbers(name: str) -> None:
     ]
     for m in several:
         draw(name, [m], LIGHT)
-    draw(name, [*several, xl(), vanilla(corpus_hash="other")], DARK)
+    draw(name, [*several, xl(), vanilla(text_hash="other")], DARK)
     state = replace(point("state", 1, "sample", HARD), context=None)
     recurrent = measurement("lstm", [replace(state, targets="all"), state], learning=())
     assert draw(name, [xl(), recurrent], LIGHT) is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ from tests.conftest import words
 from txl.checkpoint import CheckpointError
 from txl.config import Config, ConfigError, apply_overrides
 from txl.data import prepare
-from txl.evaluation.measure import Measurement
+from txl.evaluation.kept import Kept
+from txl.evaluation.measure import Measurement, measure
 from txl.evaluation.perplexity import Settings
 from txl.train.compare import corpus_for, effective_lengths, kept_losses, loaded, measured_run, reported
 from txl.train.loop import train
@@ -58,7 +60,7 @@ def test_it_is_made_anew_for_other_settings_or_when_damaged(config: Config) -> N
     kept = Path(config.run.dir) / "measurement.json"
     kept.write_text('{"name": 3}', encoding="utf-8")
     assert measured_run(config).points == first.points
-    assert Measurement.from_json(kept.read_text("utf-8")).points == first.points
+    assert Measurement.from_json(json.dumps(json.loads(kept.read_text("utf-8"))["measurement"])).points == first.points
 
 
 def test_effective_lengths_come_from_the_losses_that_were_kept(config: Config) -> None:
@@ -72,7 +74,7 @@ def test_effective_lengths_come_from_the_losses_that_were_kept(config: Config) -
     assert [found.length for found in twice[:3]] == [found.length for found in twice[3:]]
     kept = Path(config.run.dir) / "report/eval/test"
     manifest = json.loads((kept / "truncated-6.json").read_text("utf-8"))
-    assert manifest["facts"]["corpus"] == prepare(config).fingerprint
+    assert manifest["facts"]["text"] == prepare(config).text_hash("test")
     (kept / "truncated-6.npy").write_bytes(b"")
     assert effective_lengths([asked], [measured], ["a"]) == []
     other = dataclasses.replace(asked, eval=dataclasses.replace(asked.eval, sample_targets=15))
@@ -83,7 +85,7 @@ def test_effective_lengths_come_from_the_losses_that_were_kept(config: Config) -
     assert effective_lengths([asked], [measured], ["a"]) == []
 
 
-@pytest.mark.parametrize("fact", ["step", "corpus", "model", "weights"])
+@pytest.mark.parametrize("fact", ["step", "text", "max_tokens", "model", "weights"])
 def test_losses_of_another_model_or_text_are_scored_anew_for_effective_lengths(config: Config, fact: str) -> None:
     asked = dataclasses.replace(config, eval=dataclasses.replace(config.eval, contexts=(3, 9), recl_step=3))
     measured = measured_run(asked)
@@ -100,15 +102,66 @@ def test_losses_of_another_model_or_text_are_scored_anew_for_effective_lengths(c
     assert path.read_bytes() == losses
 
 
-def test_other_text_under_the_same_name_is_measured_anew(config: Config) -> None:
+def test_a_run_is_not_measured_on_text_that_changed_since_it_was_trained(config: Config) -> None:
+    """Other splits of a changed text would put what was trained on among what is scored."""
     first, source = measured_run(config), Path(config.data.train or "")
     held = source.read_text("utf-8")
     source.write_text(held[: len(held) - 40] + held[:40], encoding="utf-8")
-    changed = measured_run(config)
-    assert changed.corpus_hash == prepare(config).fingerprint != first.corpus_hash
-    assert changed.points != first.points
+    with pytest.raises(CheckpointError, match="the text changed since, and what is now test text may have been train"):
+        measured_run(config)
     source.write_text(held, encoding="utf-8")
     assert measured_run(config).points == first.points
+
+
+def test_corpora_share_the_hash_of_a_split_only_where_it_is_the_same_text(config: Config) -> None:
+    text = Path(config.data.train or "")
+    half, other = text.with_name("half.txt"), text.with_name("other.txt")
+    half.write_text(text.read_text("utf-8")[:9000], encoding="utf-8")
+    found = []
+    for learned, test in ((text, other), (half, other), (text, half)):
+        places = [f"data.train={learned}", f"data.valid={other}", f"data.test={test}", "tokenizer.kind=byte"]
+        found.append(prepare(apply_overrides(config, [*places, "data.separator=null", "data.split_by=documents"])))
+    assert len({corpus.fingerprint for corpus in found}) == 3
+    assert found[0].text_hash("test") == found[1].text_hash("test") != found[2].text_hash("test")
+
+
+def test_weights_trained_anew_at_the_same_step_are_measured_anew(config: Config) -> None:
+    place = f"run.dir={config.run.dir}-again"
+    again = apply_overrides(config, [place])
+    train(again)
+    first = measured_run(again)
+    shutil.rmtree(again.run.dir + "/checkpoints")
+    (Path(again.run.dir) / "result.json").unlink()
+    train(apply_overrides(config, [place, "run.seed=7"]))
+    checkpoint = next(Path(again.run.dir, "checkpoints").glob("step-*"))
+    same_config = apply_overrides(config, [place, "run.seed=7"])
+    assert measured_run(same_config).points != first.points
+    kept = Path(again.run.dir) / "measurement.json"
+    record = json.loads(kept.read_text("utf-8"))
+    digest = json.loads((checkpoint / "manifest.json").read_text("utf-8"))["files"]["model.safetensors"]["sha256"]
+    assert record["facts"]["losses"]["checkpoint_sha256"] == digest
+    record["facts"]["losses"]["checkpoint_sha256"] = "of other weights"
+    record["measurement"]["sample"] = "of other weights"
+    kept.write_text(json.dumps(record), encoding="utf-8")
+    assert measured_run(same_config).sample != "of other weights"
+
+
+def test_lengths_survive_an_evaluation_on_a_smaller_sample(config: Config) -> None:
+    asked = dataclasses.replace(config, eval=dataclasses.replace(config.eval, contexts=(3, 9), recl_step=3))
+    before = effective_lengths([asked], [measured_run(asked)], ["a"])
+    bundle = loaded(config.run.dir, "best", ["eval.contexts=3,6,9", "eval.sample_targets=7"])
+    corpus = corpus_for(bundle, own_text=True)
+    kept = kept_losses(bundle, corpus, "test")
+    measure(bundle, corpus, bundle.config.eval, kind="truncated", kept=kept, timed=False)
+    assert effective_lengths([asked], [measured_run(asked)], ["a"]) == before != []
+
+
+def test_losses_that_the_disk_does_not_take_are_still_given(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    kept = Kept(tmp_path / "file" / "eval", {})
+    kept.put("w", {}, np.zeros(2), Settings("window", 1, 1, 0, "float32", "cpu", 1, 1, None))
+    assert kept.problem.startswith(f"{tmp_path}/file/eval/w.npy: cannot be written")
+    assert kept.get("w", {}, 2) is None
 
 
 def test_losses_of_weights_in_8_bits_are_not_those_of_full_ones(config: Config) -> None:
