@@ -4,12 +4,10 @@ A folder of books -> runs under runs/books -> report.html, pictures and books.js
 process of its own with one thread, as many at a time as there are cores. Knows nothing of how a run is trained or
 measured.
 
-    tune    each candidate at each rate of the grid, for fewer steps, judged on the validation text
-    train   each model at its best rate: three seeds for xl and vanilla, one for the others
+    tune    each candidate at each rate of the grid, for fewer steps, judged on validation text as it is judged at last
+    train   each model at its best rate: three seeds, one for the LSTM
     time    vanilla again, with as many more steps as xl's training time allows (steps of both timed in turn)
     measure bits per byte on the test text, context curves, effective context, speeds; the first seeds side by side
-
-With --longer, after the tuning: xl, its twin without memory and vanilla for three times the steps, and their report.
 """
 
 from __future__ import annotations
@@ -29,20 +27,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from txl.checkpoint import load_run
 from txl.config import Config, load_config
-from txl.evaluation.measure import Measurement
+from txl.evaluation.measure import Measurement, Report, measure
 from txl.evaluation.report import write_report
 from txl.evaluation.summary import Metric, at_best_use, change
 from txl.terminal import progress
 from txl.train.bench import timed_training
-from txl.train.compare import effective_lengths, measured_run
-from txl.train.folder import read_result, write_text
+from txl.train.compare import corpus_for, effective_lengths, kept_losses, measured_run
+from txl.train.folder import write_text
 from txl.train.loop import is_finished
 
 ROOT = Path(__file__).resolve().parents[1]
-RATES = ("2e-3", "4e-3", "8e-3")
+RATES = ("1e-3", "2e-3", "4e-3", "8e-3", "1.6e-2")
 SEEDS = (1111, 2222, 3333)
-FULL_STEPS = 800
+FULL_STEPS = 1600
+TUNING_TARGETS, TUNING_TOKENS = 2000, 100_000
+"""Of the validation text: tokens that candidates are judged on, and how much of it they are drawn from."""
 TIMED_IN_TURN = 5
 """How often the training steps of two models are timed in turn to compare them."""
 CANDIDATES: dict[str, dict[str, list[str]]] = {
@@ -58,12 +59,8 @@ CANDIDATES: dict[str, dict[str, list[str]]] = {
 }
 """Of each model what is tuned: for vanilla both losses, with segments of T and of T + M tokens and as many in a
 step."""
-LONGER = ("xl", "xl-no-memory", "vanilla")
-"""Models that --longer trains on."""
-LONGER_CHANGES = (
-    *("train.eval_every=400", "train.save_every=400", "runtime.threads=1"),
-    *("eval.contexts=32,64,128,192,256,320", "eval.max_tokens=50000"),
-)
+SEEDED = ("xl", "xl-no-memory", "vanilla")
+"""Models trained with every seed of the plan; the others with its first."""
 BITS = Metric("bits per byte")
 
 
@@ -82,9 +79,9 @@ class Plan:
 def plan_of(small: bool, steps: int | None) -> Plan:
     """The plan; `steps` shortens the small one further, to try the script."""
     if not small:
-        return Plan(Path("runs/books"), Path("docs/books"), FULL_STEPS, 300, SEEDS, ())
+        return Plan(Path("runs/books"), Path("docs/books"), FULL_STEPS, FULL_STEPS // 4, SEEDS, ())
     changes = ["eval.contexts=16,32,64,128,256", "eval.sample_targets=1000", "eval.max_tokens=50000"]
-    steps = steps or 400
+    steps = steps or FULL_STEPS // 4
     return Plan(Path("runs/books-small"), Path("build/books-small"), steps, steps // 4, SEEDS[:1], changes)
 
 
@@ -92,9 +89,7 @@ def main(words: Sequence[str] | None = None) -> None:
     """Do what is missing, and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="holds train/, valid/ and test/ with books as text")
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--small", action="store_true", help="half of the steps, one seed, to build/books-small")
-    form.add_argument("--longer", action="store_true", help="three times the steps, one seed, to docs/books/longer")
+    parser.add_argument("--small", action="store_true", help="a quarter of the steps, one seed, to build/books-small")
     parser.add_argument("--steps", type=int, help="steps of a run of the small form")
     given = parser.parse_args(words)
     for name in ("train", "valid", "test"):
@@ -102,13 +97,7 @@ def main(words: Sequence[str] | None = None) -> None:
             sys.exit(
                 f"{given.folder}: found no folder {name}; it must hold train/, valid/ and test/ with books as text"
             )
-    plan, folder = plan_of(given.small, given.steps), given.folder.absolute()
-    if given.longer:
-        places = {"runs": Path("runs/books-longer"), "out": Path("docs/books/longer")}
-        more = replace(plan, **places, steps=3 * plan.steps, seeds=SEEDS[:1], changes=LONGER_CHANGES)
-        run_longer(more, plan, folder)
-    else:
-        run(plan, folder)
+    run(plan_of(given.small, given.steps), given.folder.absolute())
 
 
 def run(plan: Plan, folder: Path) -> None:
@@ -117,7 +106,7 @@ def run(plan: Plan, folder: Path) -> None:
     chosen, tuned = tune(plan, texts)
     trainings = []
     for model, settings in chosen.items():
-        for number, seed in enumerate(plan.seeds if model in ("xl", "vanilla") else plan.seeds[:1], start=1):
+        for number, seed in enumerate(plan.seeds if model in SEEDED else plan.seeds[:1], start=1):
             place = [f"run.dir={plan.runs / model}-{number}", f"run.seed={seed}", f"train.max_steps={plan.steps}"]
             trainings.append(Training(model, [*texts, *settings, *plan.changes, *place]))
     runs: dict[str, list[Config]] = {}
@@ -127,30 +116,18 @@ def run(plan: Plan, folder: Path) -> None:
     report(plan, folder, runs, equal, tuned)
 
 
-def run_longer(plan: Plan, tuning: Plan, folder: Path) -> None:
-    """The models of LONGER at the rates that `tuning` finds, measured side by side."""
-    texts = linked(tuning, folder)
-    chosen, _ = tune(tuning, texts)
-    common = [*texts, *plan.changes, *schedule(plan.steps), f"run.seed={plan.seeds[0]}"]
-    trainings = [Training(model, [*chosen[model], *common, f"run.dir={plan.runs / model}"]) for model in LONGER]
-    configs = trained(trainings, "training")
-    with progress() as told:
-        measurements = [measured_run(config, report=told) for config in configs]
-    lengths = effective_lengths(configs, measurements, [m.name for m in measurements])
-    write_report(plan.out, measurements, command="scripts/reproduce_books.sh --longer FOLDER", lengths=lengths)
-    (plan.out / "report.json").unlink()
-    for m in measurements:
-        print(f"{m.name}: {BITS.of(at_best_use(m)):.4f} bits per byte at best use on the sample")
-    print(f"report: {os.path.relpath(plan.out / 'report.html')}")
-
-
 def linked(plan: Plan, folder: Path) -> list[str]:
     """Settings that name the texts by a link among the runs; from here on the repository's folder is where we are."""
     os.chdir(ROOT)
     link = plan.runs / "texts"
     link.parent.mkdir(parents=True, exist_ok=True)
-    link.unlink(missing_ok=True)
-    link.symlink_to(folder, target_is_directory=True)
+    if link.is_symlink() and link.readlink() != folder:
+        sys.exit(
+            f"{link}: found {link.readlink()}, which the runs beside it were trained on, not {folder}; move "
+            f"{plan.runs} away to begin anew, or, where the books only moved, remove the link"
+        )
+    if not link.is_symlink():
+        link.symlink_to(folder, target_is_directory=True)
     return [f"data.{name}={link / name}" for name in ("train", "valid", "test")]
 
 
@@ -163,7 +140,9 @@ def tune(plan: Plan, texts: Sequence[str]) -> tuple[dict[str, list[str]], dict[s
                 place = [f"run.dir={plan.runs / 'tuning' / name}-{rate}", f"optim.lr={rate}"]
                 steps = schedule(plan.tuning_steps)
                 asked[model, name, rate] = Training(model, [*texts, *settings, *plan.changes, *place, *steps])
-    bits = dict(zip(asked, map(valid_bits, trained(list(asked.values()), "tuning")), strict=True))
+    configs = trained(list(asked.values()), "tuning")
+    with progress() as told:
+        bits = {key: valid_bits(config, told) for key, config in zip(asked, configs, strict=True)}
     chosen: dict[str, list[str]] = {}
     tuned: dict[str, Any] = {}
     for model, candidates in CANDIDATES.items():
@@ -174,6 +153,7 @@ def tune(plan: Plan, texts: Sequence[str]) -> tuple[dict[str, list[str]], dict[s
             chosen[model] += schedule(plan.steps)[1:]  # equal time has more steps, and the same warm-up
         tuned[model] = {
             "chosen": chosen[model],
+            "judged_on": f"{TUNING_TARGETS} targets of the first {TUNING_TOKENS} bytes of validation text, at best use",
             "valid_bits_per_byte": {f"{name} {rate}": value for (name, rate), value in results.items()},
         }
         print(f"{model}: {' '.join(chosen[model])}", flush=True)
@@ -234,11 +214,14 @@ def train_one(training: Training, folder: Path) -> Path:
     return folder
 
 
-def valid_bits(config: Config) -> float:
-    """Bits per byte of a finished run on the validation text; infinity where they are not finite."""
-    result = read_result(Path(config.run.dir)) or {}
-    bits = result.get("valid_bits_per_byte")
-    return math.inf if bits is None else float(bits)
+def valid_bits(config: Config, told: Report) -> float:
+    """Bits per byte of a finished run on a sample of validation text, at its best use, as it is judged at last."""
+    asked = replace(headline_only(config).eval, sample_targets=TUNING_TARGETS, max_tokens=TUNING_TOKENS)
+    bundle = replace(load_run(config.run.dir, "best"), config=replace(config, eval=asked))
+    corpus = corpus_for(bundle, own_text=True)
+    kept = kept_losses(bundle, corpus, "valid")
+    bits = BITS.of(at_best_use(measure(bundle, corpus, asked, told, split="valid", kept=kept, timed=False)))
+    return bits if math.isfinite(bits) else math.inf
 
 
 def equal_time(plan: Plan, runs: dict[str, list[Config]], settings: Sequence[str]) -> Config:
@@ -248,13 +231,18 @@ def equal_time(plan: Plan, runs: dict[str, list[Config]], settings: Sequence[str
         rates: dict[str, list[float]] = {"xl": [], "vanilla": []}
         for _ in range(TIMED_IN_TURN):
             for model, seen in rates.items():
-                seen.append(timed_training(runs[model][0]).median)
+                seen.append(timed_training(one_thread(runs[model][0])).median)
         ratio = statistics.median(v / x for x, v in zip(rates["xl"], rates["vanilla"], strict=True))
         steps = max(plan.steps, round(plan.steps * ratio))
         write_text(held, json.dumps({"steps": steps, "ratio": ratio, "tokens_per_second": rates}))
     steps = json.loads(held.read_text("utf-8"))["steps"]
     place = [f"run.dir={plan.runs / 'vanilla-equal-time'}", f"run.seed={SEEDS[0]}", f"train.max_steps={steps}"]
     return trained([Training("vanilla", [*settings, *place])], "equal time")[0]
+
+
+def one_thread(config: Config) -> Config:
+    """The config with the threads that every run here is trained with."""
+    return replace(config, runtime=replace(config.runtime, threads=1))
 
 
 def report(plan: Plan, folder: Path, runs: dict[str, list[Config]], equal: Config, tuned: dict[str, Any]) -> None:
@@ -280,7 +268,11 @@ def report(plan: Plan, folder: Path, runs: dict[str, list[Config]], equal: Confi
         "tuned": tuned,
         "runs": [facts(m) for measured in by_model.values() for m in measured] + [facts(whole[-1])],
         "models": {model: over_seeds(measured) for model, measured in by_model.items()},
-        "xl_against_vanilla": [against(a, b) for a, b in zip(by_model["xl"], by_model["vanilla"], strict=True)],
+        "xl_against": {
+            model: [against(a, b) for a, b in zip(by_model["xl"], by_model[model], strict=True)]
+            for model in by_model
+            if model in SEEDED and model != "xl"
+        },
         "equal_time": json.loads((plan.runs / "equal-time-steps.json").read_text("utf-8")),
         "xl_against_vanilla_at_equal_time": against(by_model["xl"][0], whole[-1]),
         "xl_at_longer_contexts": longer(by_model["xl"][0]),
@@ -291,10 +283,10 @@ def report(plan: Plan, folder: Path, runs: dict[str, list[Config]], equal: Confi
     (plan.out / "books.json").write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     for model, entry in record["models"].items():
         print(f"{model}: {entry['bits_per_byte']} bits per byte at best use on the sample, {entry['seeds']} seed(s)")
-    for number, entry in enumerate(
-        [*record["xl_against_vanilla"], record["xl_against_vanilla_at_equal_time"]], start=1
-    ):
-        print(f"xl against vanilla, {'seed ' + str(number) if number <= len(plan.seeds) else 'equal time'}: {entry}")
+    for model, entries in record["xl_against"].items():
+        for seed, entry in zip(plan.seeds, entries, strict=True):
+            print(f"xl against {model}, seed {seed}: {entry}")
+    print(f"xl against vanilla, equal time: {record['xl_against_vanilla_at_equal_time']}")
     print(f"report: {os.path.relpath(plan.out / 'report.html')}")
 
 
@@ -323,6 +315,7 @@ def facts(m: Measurement) -> dict[str, Any]:
         "bits_per_byte_at_best_use": BITS.of(best),
         "interval_95": [BITS.of(best, low), BITS.of(best, high)],
         "step_seconds": m.step_seconds,
+        "training_seconds": max((curve.seconds[-1] for curve in m.learning), default=None),
         "valid_bits_per_byte_by_step": {
             step: round(nll / math.log(2) / curve.bytes_per_token, 4)
             for curve in m.learning

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Four models of equal size on novels, tuned alike, three seeds, equal text and equal time -> docs/books: report, pictures, numbers.
-# scripts/reproduce_books.sh [--small | --longer] FOLDER -> FOLDER holds train/ valid/ test/ with books as text. About 2
-# hours on two cores (--small: 30 minutes, to build/books-small; --longer, after it: 45 minutes, three times the steps for
-# xl, its twin without memory and vanilla, to docs/books/longer); stopped at any time, the same command goes on.
+# scripts/reproduce_books.sh [--small] FOLDER -> FOLDER holds train/ valid/ test/ with books as text. About 2 hours on
+# two cores (--small: half an hour, to build/books-small); stopped at any time, the same command goes on.
 set -euo pipefail
 here="$(cd "$(dirname "$0")/.." && pwd)"
 python="$here/.venv/bin/python"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -68,8 +67,8 @@ def test_it_does_what_is_missing_and_nothing_twice(
         *("xl", "xl-2", "vanilla", "vanilla-2", "lstm", "vanilla, equal time")
     ]
     assert {model: entry["seeds"] for model, entry in record["models"].items()} == {"xl": 2, "vanilla": 2, "lstm": 1}
-    assert len(record["xl_against_vanilla"]) == 2
-    assert all(entry["low"] <= entry["change"] <= entry["high"] for entry in record["xl_against_vanilla"])
+    assert {model: len(entries) for model, entries in record["xl_against"].items()} == {"vanilla": 2}
+    assert all(entry["low"] <= entry["change"] <= entry["high"] for entry in record["xl_against"]["vanilla"])
     assert set(record["tuned"]["vanilla"]["valid_bits_per_byte"]) == {"vanilla-full 1e-2", "vanilla-half 1e-2"}
     assert {found["model"] for found in record["effective_context_lengths"]} == {"xl", "vanilla", "lstm"}
     page = (tmp_path / "docs/report.html").read_text("utf-8")
@@ -77,23 +76,23 @@ def test_it_does_what_is_missing_and_nothing_twice(
     assert "scripts/reproduce_books.sh --small FOLDER" in page
     assert not (tmp_path / "docs/report.json").exists()
 
-    monkeypatch.setattr(books, "LONGER", ("xl", "vanilla"))
-    longer = books.Plan(tmp_path / "longer", tmp_path / "docs/longer", 9, 3, (1111,), changes)
-    books.run_longer(longer, plan, tmp_path / "texts")
-    page = (tmp_path / "docs/longer/report.md").read_text("utf-8")
-    assert "scripts/reproduce_books.sh --longer FOLDER" in page
-    assert "Relative effective context length" in page
-    for model in ("xl", "vanilla"):
-        config = load_config(tmp_path / "longer" / model / "config.yaml")
-        assert (config.train.max_steps, config.optim.lr, config.run.seed) == (9, 1e-2, 1111)
-
     def never(*given: object, **named: object) -> None:
         raise AssertionError(given)
 
-    monkeypatch.setattr(subprocess, "run", never)
+    monkeypatch.setattr(books, "train_one", never)
+    monkeypatch.setattr(books, "timed_training", never)
+    monkeypatch.setattr("txl.evaluation.context.slide", never)
     books.run(plan, tmp_path / "texts")
-    books.run_longer(longer, plan, tmp_path / "texts")
     assert json.loads((tmp_path / "docs/books.json").read_text("utf-8"))["runs"] == record["runs"]
+
+
+def test_runs_of_other_books_are_not_taken_for_these(books: ModuleType, tmp_path: Path) -> None:
+    plan = books.Plan(tmp_path / "runs", tmp_path / "docs", 6, 3, (1111,), ())
+    for name in ("these", "those"):
+        (tmp_path / name).mkdir()
+    assert books.linked(plan, tmp_path / "these") == books.linked(plan, tmp_path / "these")
+    with pytest.raises(SystemExit, match=r"these, which the runs beside it were trained on, not .*those; move"):
+        books.linked(plan, tmp_path / "those")
 
 
 def test_a_folder_that_is_none_of_books_is_refused_before_anything(books: ModuleType, tmp_path: Path) -> None:
