@@ -266,7 +266,7 @@ def _exact(
 ) -> tuple[Array, Settings]:
     """The sample's targets, a fresh pass each."""
     nll = slide(model, text, targets, context, progress=progress)
-    return nll, _settings(model, text, name, context, max(1, fresh.WINDOW_TOKENS // context), context, None)
+    return nll, _settings(model, text, name, context, fresh.rows_at_once(model, context), context, None)
 
 
 def _moved(model: Model, text: Text, kind: str, context: int, least: int, step: int) -> Job:
@@ -276,7 +276,7 @@ def _moved(model: Model, text: Text, kind: str, context: int, least: int, step: 
     def score(progress: Progress) -> tuple[Array, Settings]:
         nll = fresh.stride(model, text, least, step, progress=progress)
         moved = None if kind == "block" else step
-        return nll, _settings(model, text, kind, read, max(1, fresh.WINDOW_TOKENS // read), read, moved)
+        return nll, _settings(model, text, kind, read, fresh.rows_at_once(model, read), read, moved)
 
     cost = -(-(len(text.ids) - 1) // step) * read
     return Job(kind, context, cost, score, stride=None if kind == "block" else step)

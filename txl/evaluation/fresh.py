@@ -52,6 +52,11 @@ def sample_of(targets: int, count: int, *, seed: int = 0) -> Array:
     return np.random.default_rng(seed).integers(edges[:-1], edges[1:])
 
 
+def rows_at_once(model: Model, length: int) -> int:
+    """How many windows of so many tokens are read in one pass, bounded by their tokens and their logits."""
+    return max(1, min(WINDOW_TOKENS, scoring.LOGITS // model.vocab_size) // length)
+
+
 def slide(model: Model, text: Text, targets: Array, context: int, *, progress: Progress | None = None) -> Array:
     """Nats of the token after each of the inputs `targets`, each from a fresh pass over exactly the `context` tokens up
     to it.
@@ -65,7 +70,7 @@ def slide(model: Model, text: Text, targets: Array, context: int, *, progress: P
     done = 0
     with evaluating(model.modules()):
         for length in np.unique(lengths):
-            at_once = max(1, min(WINDOW_TOKENS, scoring.LOGITS // model.vocab_size) // length)
+            at_once = rows_at_once(model, length)
             where = np.flatnonzero(lengths == length)
             for rows in np.split(where, range(at_once, len(where), at_once)):
                 position = targets[rows, None] + np.arange(1 - length, 1)
@@ -94,7 +99,7 @@ def stride(model: Model, text: Text, least: int, step: int, *, progress: Progres
     count = len(text.ids) - 1
     nll = np.empty(count, dtype=scoring.result_dtype(model))
     with evaluating(model.modules()):
-        for rows in _passes(count, least, step, at_once=max(1, WINDOW_TOKENS // (least + step - 1))):
+        for rows in _passes(count, least, step, at_once=rows_at_once(model, least + step - 1)):
             first, stop = rows[0], min(count, rows[0] + step)
             lead = min(first, least - 1)
             position = np.asarray(rows)[:, None] + np.arange(-lead, stop - first)
