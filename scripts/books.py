@@ -42,7 +42,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RATES = ("1e-3", "2e-3", "4e-3", "8e-3", "1.6e-2")
 SEEDS = (1111, 2222, 3333)
 FULL_STEPS = 1600
-TUNING_TARGETS, TUNING_TOKENS = 2000, 100_000
+TUNING_TARGETS, TUNING_TOKENS = 2000, 50_000
 """Of the validation text: tokens that candidates are judged on, and how much of it they are drawn from."""
 TIMED_IN_TURN = 5
 """How often the training steps of two models are timed in turn to compare them."""
@@ -217,6 +217,8 @@ def train_one(training: Training, folder: Path) -> Path:
 def valid_bits(config: Config, told: Report) -> float:
     """Bits per byte of a finished run on a sample of validation text, at its best use, as it is judged at last."""
     asked = replace(headline_only(config).eval, sample_targets=TUNING_TARGETS, max_tokens=TUNING_TOKENS)
+    if config.model.arch != "transformer":  # what has a cache or a state is judged by its own context alone
+        asked = replace(asked, contexts=())
     bundle = replace(load_run(config.run.dir, "best"), config=replace(config, eval=asked))
     corpus = corpus_for(bundle, own_text=True)
     kept = kept_losses(bundle, corpus, "valid")
