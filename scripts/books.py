@@ -72,6 +72,7 @@ class Plan:
     out: Path
     steps: int
     tuning_steps: int
+    rates: Sequence[str]
     seeds: Sequence[int]
     changes: Sequence[str]
 
@@ -79,17 +80,19 @@ class Plan:
 def plan_of(small: bool, steps: int | None) -> Plan:
     """The plan; `steps` shortens the small one further, to try the script."""
     if not small:
-        return Plan(Path("runs/books"), Path("docs/books"), FULL_STEPS, FULL_STEPS // 4, SEEDS, ())
+        return Plan(Path("runs/books"), Path("docs/books"), FULL_STEPS, FULL_STEPS // 4, RATES, SEEDS, ())
     changes = ["eval.contexts=16,32,64,128,256", "eval.sample_targets=1000", "eval.max_tokens=50000"]
     steps = steps or FULL_STEPS // 4
-    return Plan(Path("runs/books-small"), Path("build/books-small"), steps, steps // 4, SEEDS[:1], changes)
+    return Plan(Path("runs/books-small"), Path("build/books-small"), steps, steps // 4, RATES[1:-1], SEEDS[:1], changes)
 
 
 def main(words: Sequence[str] | None = None) -> None:
     """Do what is missing, and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="holds train/, valid/ and test/ with books as text")
-    parser.add_argument("--small", action="store_true", help="a quarter of the steps, one seed, to build/books-small")
+    parser.add_argument(
+        "--small", action="store_true", help="a quarter of the steps, three rates, one seed, to build/books-small"
+    )
     parser.add_argument("--steps", type=int, help="steps of a run of the small form")
     given = parser.parse_args(words)
     for name in ("train", "valid", "test"):
@@ -136,7 +139,7 @@ def tune(plan: Plan, texts: Sequence[str]) -> tuple[dict[str, list[str]], dict[s
     asked: dict[tuple[str, str, str], Training] = {}
     for model, candidates in CANDIDATES.items():
         for name, settings in candidates.items():
-            for rate in RATES:
+            for rate in plan.rates:
                 place = [f"run.dir={plan.runs / 'tuning' / name}-{rate}", f"optim.lr={rate}"]
                 steps = schedule(plan.tuning_steps)
                 asked[model, name, rate] = Training(model, [*texts, *settings, *plan.changes, *place, *steps])
@@ -265,7 +268,7 @@ def report(plan: Plan, folder: Path, runs: dict[str, list[Config]], equal: Confi
         "command": command,
         "books": {name: sorted(path.name for path in (folder / name).iterdir()) for name in ("train", "valid", "test")},
         "corpus": whole[0].corpus_hash,
-        "rates_tried": RATES,
+        "rates_tried": plan.rates,
         "tuning_steps": plan.tuning_steps,
         "tuned": tuned,
         "runs": [facts(m) for measured in by_model.values() for m in measured] + [facts(whole[-1])],

@@ -25,14 +25,13 @@ TINY = [
 
 @pytest.fixture
 def books(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """scripts/books.py as a module, with a grid of one rate and one candidate a model but for vanilla."""
+    """scripts/books.py as a module, with one candidate a model but for vanilla."""
     spec = importlib.util.spec_from_file_location("books", REPOSITORY / "scripts/books.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "books", module)
     spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "RATES", ("1e-2",))
     halves = {"vanilla-full": [], "vanilla-half": ["train.loss=half"]}
     monkeypatch.setattr(module, "CANDIDATES", {"xl": {"xl": []}, "vanilla": halves, "lstm": {"lstm": []}})
     return module
@@ -60,7 +59,7 @@ def test_it_does_what_is_missing_and_nothing_twice(
         (tmp_path / "texts" / name / "book.txt").write_text(words(600, seed=number), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     changes = [*TINY, f"data.cache_dir={tmp_path / 'cache'}"]
-    plan = books.Plan(tmp_path / "runs", tmp_path / "docs", 6, 3, (1111, 2222), changes)
+    plan = books.Plan(tmp_path / "runs", tmp_path / "docs", 6, 3, ("1e-2",), (1111, 2222), changes)
     books.run(plan, tmp_path / "texts")
     record = json.loads((tmp_path / "docs/books.json").read_text("utf-8"))
     assert [run["run"] for run in record["runs"]] == [
@@ -87,7 +86,7 @@ def test_it_does_what_is_missing_and_nothing_twice(
 
 
 def test_runs_of_other_books_are_not_taken_for_these(books: ModuleType, tmp_path: Path) -> None:
-    plan = books.Plan(tmp_path / "runs", tmp_path / "docs", 6, 3, (1111,), ())
+    plan = books.Plan(tmp_path / "runs", tmp_path / "docs", 6, 3, ("1e-2",), (1111,), ())
     for name in ("these", "those"):
         (tmp_path / name).mkdir()
     assert books.linked(plan, tmp_path / "these") == books.linked(plan, tmp_path / "these")
