@@ -74,10 +74,9 @@ def _memory(measurements: Sequence[Measurement]) -> Section | None:
         if len(held) == len(points) > 1 and summary.same_text(measurements):
             best, worst = min(held, key=metric.of), max(held, key=metric.of)
             difference = summary.change(best, worst, metric)
-            if difference is not None:
-                value, low, high = difference
-                bounds = f" ({100 * -high:.1f} to {100 * -low:.1f})" if math.isfinite(low + high) else ""
-                gain = f"{labels[points.index(best)]} {100 * -value:.1f} %{bounds}".replace("-", "−")
+            if difference is not None and math.isfinite(sum(difference)):
+                value, high, low = (f"{-100 * share:.1f}".replace("-", "−") for share in difference)
+                gain = f"{labels[points.index(best)]} {value} % ({low} to {high})"
         rows.append((f"{by}: {label}", f"{held[0].tokens:,}" if held else "–", *shown, gain))
     caption = (
         f"{metric.name.capitalize()} of the sampled targets by what they are, each run at its own context. A target "

@@ -25,6 +25,7 @@ from txl.evaluation.recl import Gain, Recl
 from txl.evaluation.report import PICTURES, draw, write_report
 from txl.evaluation.report_axes import context_axis, note_above, spread
 from txl.evaluation.report_pictures import DARK, LIGHT
+from txl.evaluation.sections import sections
 
 PNG = b"\x89PNG\r\n\x1a\n"
 COMMAND = "txl compare configs/quickstart.yaml run.dir='<here>'"
@@ -113,12 +114,18 @@ def test_pages_hold_the_answer_the_numbers_the_samples_and_the_command(folder: P
         "r = 0.1",
         "363 at 800",
         "copied from (8 tokens come again): 1 – 64",
-        "20.0 % (20.0 to 20.0)",
+        "xl 20.0 % (20.0 to 20.0)",
     ):
         assert fact in text
     assert text.count(page.DIFFERING) == 1
     for fact in ("3.11.4", "some cpu", "2.13.0", "ab" * 8, "0.25 (0.2 – 0.4)", "≠ model.arch", "10,001 tokens"):
         assert fact in text
+
+
+def test_the_best_run_of_a_class_keeps_its_name() -> None:
+    tables = {section.title: section for section in sections([replace(xl(), name="xl-no-memory"), vanilla()], [])}
+    gains = [row[-1] for row in tables["Where memory pays"].rows]
+    assert "xl-no-memory 20.0 % (20.0 to 20.0)" in gains
 
 
 def test_markdown_tables_have_equal_columns(folder: Path) -> None:
