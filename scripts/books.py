@@ -236,18 +236,15 @@ def equal_time(plan: Plan, runs: dict[str, list[Config]], settings: Sequence[str
         rates: dict[str, list[float]] = {"xl": [], "vanilla": []}
         for _ in range(TIMED_IN_TURN):
             for model, seen in rates.items():
-                seen.append(timed_training(one_thread(runs[model][0])).median)
+                config = runs[model][0]
+                alike = replace(config, runtime=replace(config.runtime, threads=1))  # as every run here is trained
+                seen.append(timed_training(alike).median)
         ratio = statistics.median(v / x for x, v in zip(rates["xl"], rates["vanilla"], strict=True))
         steps = max(plan.steps, round(plan.steps * ratio))
         write_text(held, json.dumps({"steps": steps, "ratio": ratio, "tokens_per_second": rates}))
     steps = json.loads(held.read_text("utf-8"))["steps"]
     place = [f"run.dir={plan.runs / 'vanilla-equal-time'}", f"run.seed={SEEDS[0]}", f"train.max_steps={steps}"]
     return trained([Training("vanilla", [*settings, *place])], "equal time")[0]
-
-
-def one_thread(config: Config) -> Config:
-    """The config with the threads that every run here is trained with."""
-    return replace(config, runtime=replace(config.runtime, threads=1))
 
 
 def report(plan: Plan, folder: Path, runs: dict[str, list[Config]], equal: Config, tuned: dict[str, Any]) -> None:

@@ -104,14 +104,23 @@ class Measurement:
         sampled = next((point.tokens for point in self.points if point.targets == "sample"), 0)
         return (self.split, self.text_hash, self.tokenizer_hash, self.text_tokens, sampled)
 
+    def to_record(self) -> dict[str, Any]:
+        """Plain data that `from_record` turns back into an equal measurement; None for a number that is not finite."""
+        return dict(_finite(dataclasses.asdict(self)))
+
     def to_json(self) -> str:
-        """JSON that `from_json` reads back as an equal record; a number that is not finite becomes null."""
-        return json.dumps(_finite(dataclasses.asdict(self)), indent=1, allow_nan=False, ensure_ascii=False)
+        """The same as JSON, which `from_json` reads back."""
+        return json.dumps(self.to_record(), indent=1, allow_nan=False, ensure_ascii=False)
+
+    @staticmethod
+    def from_record(record: dict[str, Any]) -> Measurement:
+        """The measurement that `to_record` made plain."""
+        return _measurement(record)
 
     @staticmethod
     def from_json(text: str) -> Measurement:
-        """The record that `to_json` wrote."""
-        return _measurement(json.loads(text))
+        """The measurement that `to_json` wrote."""
+        return Measurement.from_record(json.loads(text))
 
 
 def measure(

@@ -233,7 +233,7 @@ def data(measurements: Sequence[Measurement], *, command: str, lengths: Sequence
         "caveats": caveats(measurements),
         "table": [dict(zip(header, row, strict=True)) for row in rows],
         "effective_context_lengths": [asdict(found) for found in lengths],
-        "measurements": [json.loads(m.to_json()) for m in measurements],
+        "measurements": [m.to_record() for m in measurements],
     }
     return json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 

@@ -87,9 +87,7 @@ def draw_context(figure: Figure, measurements: Sequence[Measurement], theme: The
     ends = _draw_states(axes, measurements, theme, metric, at=max(contexts))
     inside = [height for _, height, *_ in ends]
     within = [p for *_, m, points in series for p in points if _is_own(p, m)]
-    one_text = summary.same_text(measurements)
-    intervals = compared(within, one_text=one_text) if within else []
-    bars = {id(p): interval for p, interval in zip(within, intervals, strict=True)}
+    bars = _bars(within, measurements)
     for text, colour, m, points in series:
         line, marker = STYLES[points[0].settings.kind]
         x, y = [_length(p) for p in points], [metric.of(p) for p in points]
@@ -131,6 +129,12 @@ def _draw_states(
             axes.axhline(value, color=colour, lw=1.8)
             ends.append((float(at), value, f"{label}, recurrent", colour))
     return ends
+
+
+def _bars(points: Sequence[Point], measurements: Sequence[Measurement]) -> dict[int, tuple[float, float]]:
+    """The interval of each of the measurements' points, of the comparison where they can be compared, by its id()."""
+    intervals = compared(points, one_text=summary.same_text(measurements)) if points else []
+    return {id(p): interval for p, interval in zip(points, intervals, strict=True)}
 
 
 def _is_own(point: Point, m: Measurement) -> bool:
@@ -200,8 +204,7 @@ def _draw_groups(
     bars: dict[int, tuple[float, float]] = {}
     for label in labels:
         points = [groups[label] for _, _, groups in series if label in groups]
-        intervals = compared(points, one_text=summary.same_text(measurements))
-        bars |= {id(p): interval for p, interval in zip(points, intervals, strict=True)}
+        bars |= _bars(points, measurements)
     ends = []
     for number, (name, colour, groups) in enumerate(series):
         aside = 0.0 if joined else min(0.12, 0.8 / len(series)) * (number - (len(series) - 1) / 2)

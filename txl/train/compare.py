@@ -65,7 +65,7 @@ def measured_run(config: Config, *, report: Report | None = None) -> Measurement
     )
     if losses.problem:
         raise CheckpointError(losses.problem)
-    write_text(path, json.dumps({"facts": facts, "measurement": json.loads(measured.to_json())}, indent=1))
+    write_text(path, json.dumps({"facts": facts, "measurement": measured.to_record()}, indent=1, ensure_ascii=False))
     return measured
 
 
@@ -162,9 +162,9 @@ def _rungs(config: Config, measured: Measurement) -> dict[int, tuple[Any, dict[s
         "model": measured.config["model"],
         "weights": None if config.runtime.weights == "full" else config.runtime.weights,
     }
-    sampled = sample_of(measured.text_tokens - 1, config.eval.sample_targets)
+    sampled = min(measured.text_tokens - 1, config.eval.sample_targets)
     held = Kept.contexts(Path(config.run.dir) / "report" / "eval" / "test", kind, facts)
-    found = {context: rung for context, rung in held.items() if len(rung[0]) == len(sampled)}
+    found = {context: rung for context, rung in held.items() if len(rung[0]) == sampled}
     return {context: found[context] for context in sorted(wanted)} if wanted <= set(found) else None
 
 
@@ -239,6 +239,6 @@ def _kept(path: Path, facts: dict[str, Any]) -> Measurement | None:
     """The measurement that was kept under these facts, or None where there is none that can be read."""
     try:
         record = json.loads(path.read_text("utf-8"))
-        return Measurement.from_json(json.dumps(record["measurement"])) if record["facts"] == facts else None
+        return Measurement.from_record(record["measurement"]) if record["facts"] == facts else None
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -60,7 +60,8 @@ def evaluate(
         + (f" (bits not comparable: {measured.incomparable})" if measured.incomparable else "")
     )
     show_table(*table([measured], every_point=True))
-    print(f"the loss of every single token is {f'not kept: {kept.problem}' if kept.problem else f'in {kept.folder}'}")
+    where = f"not kept: {kept.problem}" if kept.problem else f"in {kept.folder}"
+    print(f"the loss of every single token is {where}")
     if json is not None:
         json.write_text(measured.to_json(), encoding="utf-8")
         print(f"everything measured is in {json}")
