@@ -240,7 +240,7 @@ class EvalConfig:
     """How a trained model is measured."""
 
     window: int | None = None
-    """Earlier positions each layer may see; null: the model's mem_len (for absolute positions tgt_len - 1)."""
+    """Earlier positions each layer may see; null: the model's mem_len (tgt_len - 1 where that is 0)."""
     batch_size: int = 8
     """Streams scored side by side; the result does not depend on it."""
     contexts: tuple[int, ...] = (32, 64, 128, 256, 512)

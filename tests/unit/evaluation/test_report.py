@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from tests.unit.evaluation.fakes import measurement, point
+from tests.unit.evaluation.fakes import measurement, point, speed
 from tests.unit.evaluation.test_summary import HARD, vanilla, xl
 from txl.evaluation import page, report, summary
 from txl.evaluation.answer import answer
@@ -126,6 +126,16 @@ def test_the_best_run_of_a_class_keeps_its_name() -> None:
     tables = {section.title: section for section in sections([replace(xl(), name="xl-no-memory"), vanilla()], [])}
     gains = [row[-1] for row in tables["Where memory pays"].rows]
     assert "xl-no-memory 20.0 % (20.0 to 20.0)" in gains
+
+
+def test_speeds_are_compared_with_the_best_run_that_has_a_cache() -> None:
+    worse = [point("window", 64, "all", 20 * HARD, each=100), point("window", 64, "sample", 2 * HARD)]
+    faster = measurement("worse", worse, [speed("window", 64, 30_000.0)])
+    for runs in ([xl(), vanilla(), faster], [faster, vanilla(), xl()]):
+        (table,) = (section for section in sections(runs, []) if section.title.startswith("Speed"))
+        (slid,) = (row for row in table.rows if row[1] == summary.SPEED_KINDS["slide"])
+        assert slid[-1] == "100"  # 10,000 tokens a second of xl, 100 of the window
+        assert "than xl from a cache" in table.caption
 
 
 def test_markdown_tables_have_equal_columns(folder: Path) -> None:
