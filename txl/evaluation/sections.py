@@ -114,8 +114,8 @@ def _speeds(measurements: Sequence[Measurement]) -> Section | None:
         "Tokens a second, median and range of the timed runs; rows × tokens fed at once; MB of the cache, and the most "
         "taken while scoring beyond what was in use before. Last column: how many times slower a window computed anew "
         f"for each token scores than {cached[0] if cached else 'Transformer-XL'} from a cache of that length. The "
-        f"paper reports, for its model on its GPU, {paper} tokens (Table 9); it does not compare with a decoder that caches "
-        "keys and values, which here is timed with rotary positions and weights drawn anew."
+        f"paper reports, for its model on its GPU, {paper} tokens (Table 9); it does not compare with a decoder that "
+        "caches keys and values, which here is timed with rotary positions and weights drawn anew."
     )
     header = ("run", "reads", "context", "tokens/s", "range", "rows × tokens", "cache MB", "peak MB", "times slower")
     return Section("Speed and memory against attention length", caption, header, rows)
