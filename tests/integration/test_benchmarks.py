@@ -63,3 +63,40 @@ def test_a_grid_of_rates_goes_on_until_its_best_is_inside(optimum: float) -> Non
     assert best["bits"] == 2.0
     named = bench_quality.search(Contender(), None, grid, 1.5, beyond=False)  # type: ignore[arg-type]
     assert [run["lr"] for run in named] == [*grid]
+
+
+def test_peers_train_as_long_as_ours_came_to_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: list[tuple[str, float]] = []
+
+    class Contender:
+        optimizer, parameters = "muon", 7
+
+        def __init__(self, name: str, *_: object) -> None:
+            self.name = name
+
+        def train(self, rate: float, minutes: float) -> bench_quality.Trained:
+            given.append((self.name, minutes))
+            slow = 1.25 if rate == 2.0 else 0.75
+            return bench_quality.Trained(rate, tokens=1, seconds=60 * minutes * slow)
+
+        def test_bits(self, texts: object) -> float:
+            return 2.0
+
+    for split in ("train", "valid", "test"):
+        (tmp_path / split).mkdir()
+        (tmp_path / split / "a.txt").write_bytes(b"abc")
+    (tmp_path / "x_transformers").mkdir()
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(bench_quality.torch, "set_num_threads", lambda n: None)
+    monkeypatch.setattr(bench_quality, "PLACE", tmp_path)
+    monkeypatch.setattr(bench_quality, "Ours", Contender)
+    monkeypatch.setattr(bench_quality, "Theirs", Contender)
+    monkeypatch.setattr(bench_quality, "version", lambda name: "0")
+    words = [str(tmp_path), "--minutes", "4", "--threads", "1", "--only", "Muon", "--rates", "1", "2"]
+    monkeypatch.setattr(sys, "argv", ["bench_quality", *words])
+    bench_quality.main()
+    assert {minutes for name, minutes in given if name in bench_quality.OURS} == {4.0}
+    assert {minutes for name, minutes in given if name in bench_quality.PEERS} == {5.0}
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["minutes"] == 4.0
