@@ -17,9 +17,11 @@ from hypothesis import strategies as st
 from txl.data import DataError, SegmentBatch, Streams
 from txl.data.mixing import Share
 
+AS_THE_TEXT_GOES_ON = st.just(False)
+
 
 @st.composite
-def layouts(draw: st.DrawFn) -> dict[str, Any]:
+def layouts(draw: st.DrawFn, shuffle_segments: st.SearchStrategy[bool] = AS_THE_TEXT_GOES_ON) -> dict[str, Any]:
     """A corpus of 2 to 90 tokens in documents, cut into streams and segments of any size, for one or more ranks."""
     world = draw(st.integers(1, 3))
     per_rank = draw(st.integers(1, 5))
@@ -33,6 +35,7 @@ def layouts(draw: st.DrawFn) -> dict[str, Any]:
         "tgt_len": draw(st.integers(1, 25)),
         "reset_memory": draw(st.booleans()),
         "shuffle_documents": draw(st.booleans()),
+        "shuffle_segments": draw(shuffle_segments),
         "seed": draw(st.integers(0, 50)),
     }
 
@@ -117,8 +120,40 @@ def test_law_14_epochs_are_shuffled_anew_but_the_same_for_the_same_seed(layout: 
         assert any(epoch != epochs[0] for epoch in epochs)
 
 
+def segments(batch: SegmentBatch) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Inputs and targets of each row, the padded slots and the rows without any left out."""
+    rows = zip(batch.inputs, batch.targets, strict=True)
+    there = [(inputs[targets != -100].tolist(), targets[targets != -100].tolist()) for inputs, targets in rows]
+    return [(tuple(inputs), tuple(targets)) for inputs, targets in there if inputs]
+
+
+@settings(deadline=None, max_examples=100)
+@given(layouts(st.just(True)))
+def test_law_14_shuffled_segments_are_those_of_the_text_each_once_an_epoch_and_each_from_a_fresh_start(
+    layout: dict[str, Any],
+) -> None:
+    settings = layout | {"shuffle_documents": False, "reset_memory": False, "world": 1}
+    plain = Streams(**settings | {"shuffle_segments": False})
+    wanted = sorted(chain(*(segments(next(plain)) for _ in range(len(plain)))))
+    streams = all_ranks(layout | {"shuffle_documents": False})
+    alone = Streams(**layout | {"shuffle_documents": False, "world": 1})
+    orders = set()
+    for _ in range(6):
+        batches = [next_of_all(streams) for _ in range(len(alone))]
+        served = list(chain(*map(segments, batches)))
+        assert sorted(served) == wanted
+        assert sum(one.targets for one in streams) == alone.targets == len(layout["ids"]) - 1
+        for batch in batches:
+            assert batch.resets[:, 0].all()
+            assert torch.equal(batch.inputs, next(alone).inputs)
+            assert (batch.inputs[batch.targets == -100] == 0).all()
+        orders.add(tuple(served))
+    if len(wanted) > 6:
+        assert len(orders) > 1
+
+
 @settings(deadline=None, max_examples=60)
-@given(layouts())
+@given(layouts(st.booleans()))
 def test_law_16_len_is_what_comes(layout: dict[str, Any]) -> None:
     stream = Streams(**layout)
     count, epoch = 0, stream.position()["epoch"]
@@ -129,7 +164,7 @@ def test_law_16_len_is_what_comes(layout: dict[str, Any]) -> None:
 
 
 @settings(deadline=None, max_examples=80)
-@given(layouts(), st.data())
+@given(layouts(st.booleans()), st.data())
 def test_law_16_seek_of_position_goes_on_identically_at_an_epochs_end_too(layout: dict[str, Any], data: Any) -> None:
     stream = Streams(**layout)
     ends = [0, 1, len(stream) - 1, len(stream), len(stream) + 1, 2 * len(stream)]
@@ -151,7 +186,7 @@ def test_law_16_seek_of_position_goes_on_identically_at_an_epochs_end_too(layout
 
 
 @settings(deadline=None, max_examples=40)
-@given(layouts())
+@given(layouts(st.booleans()))
 def test_law_16_what_was_yielded_is_never_overwritten(layout: dict[str, Any]) -> None:
     original = layout["ids"].copy()
     stream = Streams(**layout)

@@ -37,6 +37,11 @@ PARTS = {
         300,
         ("train.tgt_len_schedule=[[0,2],[4,5],[9,7]]", "data.reset_memory=true"),
     ),
+    "with shuffled segments, across the end of an epoch": (
+        (3, 10),
+        170,
+        ("data.shuffle_segments=true", "model.mem_len=0", "data.shuffle_documents=true"),
+    ),
     "with Muon, the inverse root and bf16": (
         (3, 5),
         300,

@@ -195,6 +195,15 @@ def _training_combinations(train: TrainConfig, data: DataConfig, model: ModelCon
     if train.loss == "half" and min([model.tgt_len, *(length for _, length in train.tgt_len_schedule)]) < 2:
         found = f"half with model.tgt_len {model.tgt_len}" if model.tgt_len < 2 else "half with segments of 1 token"
         yield _wrong("train.loss", found, "full, or segments of at least 2 tokens")
+    if data.shuffle_segments:
+        keeps = f"model.mem_len {model.mem_len}" if model.mem_len else "model.arch lstm" if model.arch == "lstm" else ""
+        if keeps:
+            allowed = "false, for memory is of the text right before a segment"
+            yield _wrong("data.shuffle_segments", f"true with {keeps}", allowed)
+        if train.tgt_len_schedule:
+            yield _wrong(
+                "data.shuffle_segments", "true with train.tgt_len_schedule", "false, or segments of one length"
+            )
     yield from _stages(train, model)
     if train.keep_every % train.save_every:
         found = f"{train.keep_every} with train.save_every {train.save_every}"

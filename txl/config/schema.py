@@ -90,6 +90,9 @@ class DataConfig:
     """Whether memory starts anew at each document."""
     shuffle_documents: bool = False
     """Whether documents are shuffled anew each epoch; else they come in the order of sorted paths."""
+    shuffle_segments: bool = False
+    """Whether training segments come in an order drawn anew each epoch instead of as the text goes on: for models
+    that keep no memory from one to the next."""
     workers: int = 1
     """Processes that turn text into ids side by side when a corpus is prepared; the result does not depend on it."""
     cache_dir: str | None = None

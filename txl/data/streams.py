@@ -12,6 +12,10 @@ are
     row 2:  8 9 | 10 -       The last segment of an epoch may be shorter than T, for all rows.
 
 Row g is stream g on whatever rank: rank r of W serves rows [r B / W, (r + 1) B / W).
+
+A model without memory need not read on where it was: with `shuffle_segments` the segments of all streams are dealt to
+the rows in an order drawn anew each epoch, so that neighbours in the text are not neighbours in training. Each token
+is still served once an epoch. A segment that ends early is filled up to T with input 0 and target -100.
 """
 
 from __future__ import annotations
@@ -45,12 +49,14 @@ class Streams(Iterator[SegmentBatch]):
     """Endless segments of a split, epoch after epoch; `len` is the number of segments of this epoch.
 
     ids: N token ids, e.g. a memory map; document_starts: ascending indices, the first 0. With `reset_memory` resets
-    are marked at each document's first token (a separator ends the document before it); each epoch starts with one in
-    any case. With `shuffle_documents` the documents of each epoch come in an order that depends on (seed, epoch)
-    alone, each with the separator after it; else as they are. With a `mixture` epochs are those of `txl.data.mixing`:
-    whole documents of several sources by their weights, so epochs differ a little in length. `tgt_len` may be set anew
-    between segments: the text goes on where it was. `vocab_size` given: an id outside of it raises DataError. DataError
-    where there are fewer pairs than streams, or B is not divisible by `world`.
+    are marked at each document's first token (a separator ends the document before it); each epoch starts with one
+    in any case. With `shuffle_documents` the documents of each epoch come in an order that depends on (seed, epoch)
+    alone, each with the separator after it; else as they are. With a `mixture` epochs are those of
+    `txl.data.mixing`: whole documents of several sources by their weights, so epochs differ a little in length.
+    `tgt_len` may be set anew between segments: the text goes on where it was. With `shuffle_segments` it may not,
+    each segment begins with a reset, and the order, by (seed, epoch), takes 8 bytes a segment of an epoch.
+    `vocab_size` given: an id outside of it raises DataError. DataError where there are fewer pairs than streams, or
+    B is not divisible by `world`.
     """
 
     def __init__(
@@ -64,6 +70,7 @@ class Streams(Iterator[SegmentBatch]):
         world: int = 1,
         reset_memory: bool = False,
         shuffle_documents: bool = False,
+        shuffle_segments: bool = False,
         seed: int = 0,
         vocab_size: int | None = None,
         mixture: Sequence[Share] = (),
@@ -79,7 +86,12 @@ class Streams(Iterator[SegmentBatch]):
             raise DataError(_too_little(len(ids), batch_size, world))
         self._ids, self._starts = ids, starts
         self.tgt_len, self._vocab_size = tgt_len, vocab_size
-        self._reset_memory, self._shuffle, self._seed = reset_memory, shuffle_documents, seed
+        self._reset_memory, self._shuffle, self._deal, self._seed = (
+            reset_memory,
+            shuffle_documents,
+            shuffle_segments,
+            seed,
+        )
         self._mixture, self._lengths = tuple(mixture), np.diff(starts, append=len(ids))
         self._batch_size, self._world = batch_size, world
         self._rows = slice(rank * batch_size // world, (rank + 1) * batch_size // world)
@@ -92,18 +104,26 @@ class Streams(Iterator[SegmentBatch]):
     @property
     def targets(self) -> int:
         """Targets an epoch of this rank's rows."""
-        return int(self._length.sum())
+        if not self._deal:
+            return int(self._length[self._rows].sum())
+        stream, begin = self._dealt(np.arange(len(self))[:, None])
+        return int(np.clip(self._length[stream] - begin, 0, self.tgt_len).sum())
 
     def __next__(self) -> SegmentBatch:
         at, stop = self._token, min(self._token + self.tgt_len, self._longest)
-        there = np.arange(at, stop) < self._length[:, None]
-        place = np.where(there, self._first[:, None] + np.arange(at, stop), 0)
+        if self._deal:
+            stream, begin = self._dealt(np.array([[at // self.tgt_len]]))
+            stream, within = stream.T, begin.T + np.arange(min(self.tgt_len, self._longest))
+        else:
+            stream, within = np.arange(self._batch_size)[self._rows, None], np.arange(at, stop)
+        there = within < self._length[stream]
+        place = np.where(there, self._first[stream] + within, 0)
         document, token = self._tokens_at(place)
         following = self._tokens_at(place + 1)[1]
         inputs = np.where(there, self._ids[token].astype(np.int64), 0)
         targets = np.where(there, self._ids[following].astype(np.int64), IGNORED)
         resets = there & (token == self._starts[document]) if self._reset_memory else np.zeros_like(there)
-        if at == 0:
+        if at == 0 or self._deal:
             resets[:, 0] = True
         if self._vocab_size is not None and max(inputs.max(), targets.max()) >= self._vocab_size:
             largest = max(inputs.max(), targets.max())
@@ -126,7 +146,7 @@ class Streams(Iterator[SegmentBatch]):
         before = self._epoch
         self._epoch = max(epoch, 0)
         self._lay_out()  # epochs of a mixture differ in length
-        if epoch < 0 or not 0 <= token < self._longest:
+        if epoch < 0 or not 0 <= token < self._longest or (self._deal and token % self.tgt_len):
             longest, self._epoch = self._longest, before
             self._lay_out()
             raise DataError(
@@ -153,7 +173,14 @@ class Streams(Iterator[SegmentBatch]):
         shortest, longer = divmod(pairs, self._batch_size)
         length = shortest + (np.arange(self._batch_size) < longer)
         first = np.cumsum(length) - length
-        self._first, self._length, self._longest = first[self._rows], length[self._rows], int(length.max())
+        self._first, self._length, self._longest = first, length, int(length.max())
+        if self._deal:
+            self._deck = shuffled(len(self) * self._batch_size, self._seed, self._epoch)
+
+    def _dealt(self, segment: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of the epoch's segments S×1 of this rank: from which streams, S×b, and from which of their pairs on."""
+        card = self._deck[segment * self._batch_size + np.arange(self._batch_size)[self._rows]]
+        return card % self._batch_size, card // self._batch_size * self.tgt_len
 
     def _tokens_at(self, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The document and the index in `ids` of the tokens at these places of the epoch."""

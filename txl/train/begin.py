@@ -83,6 +83,7 @@ def begin(config: Config, runtime: Runtime, journal: Journal) -> tuple[Run, Trai
         world=runtime.world,
         reset_memory=config.data.reset_memory,
         shuffle_documents=config.data.shuffle_documents,
+        shuffle_segments=config.data.shuffle_segments,
         seed=config.run.seed,
         mixture=corpus.train.mixture,
         vocab_size=corpus.tokenizer.vocab_size,

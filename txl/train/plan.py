@@ -97,6 +97,7 @@ def check_partition(corpus: Corpus, config: Config, *, world: int) -> str:
             world=of,
             reset_memory=data.reset_memory,
             shuffle_documents=data.shuffle_documents,
+            shuffle_segments=data.shuffle_segments,
             seed=config.run.seed,
             mixture=corpus.train.mixture,
         )

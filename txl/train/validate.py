@@ -128,6 +128,7 @@ def validate(config: Config, *, world: int | None = None, report: Report | None 
         tgt_len=config.model.tgt_len,
         reset_memory=config.data.reset_memory,
         shuffle_documents=config.data.shuffle_documents,
+        shuffle_segments=config.data.shuffle_segments,
         seed=config.run.seed,
         mixture=corpus.train.mixture,
     )

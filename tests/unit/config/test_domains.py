@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from txl.config import Config, config_problems, model_problems
+from txl.config import Config, ModelConfig, config_problems, model_problems
 from txl.config.domains import DOMAINS, allowed_type, show
 
 NAN, INF = float("nan"), float("inf")
@@ -50,6 +50,7 @@ FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
     "data.batch_size": ([1, 64], [0, -4, None, *WHOLE]),
     "data.reset_memory": ([True, False], TRUTH),
     "data.shuffle_documents": ([True, False], TRUTH),
+    "data.shuffle_segments": ([True, False], TRUTH),
     "data.workers": ([1, 8], [0, -1, None, *WHOLE]),
     "data.cache_dir": ([None, "cache"], ["", 3]),
     "model.arch": (["transformer_xl"], ["bert", "transformer-xl", None]),
@@ -137,15 +138,17 @@ FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
     "runtime.shard": (["none", "full"], ["ddp", "", None, True]),
     "runtime.threads": ([None, 1, 16], [0, -1, *WHOLE]),
 }
+WITH = {"data.shuffle_segments": Config(model=ModelConfig(mem_len=0))}
+"""What a field needs beside it, where that is not the default."""
 EVERY_FIELD = [
     f"{section.name}.{field.name}" for section in fields(Config) for field in fields(section.default_factory)
 ]
 
 
 def with_value(key: str, value: Any) -> Config:
-    """The default config with one field changed, whatever its value."""
+    """The default config with one field changed, whatever its value, and what must go with it."""
     section, field = key.split(".")
-    config = Config()
+    config = WITH.get(key, Config())
     return replace(config, **{section: replace(getattr(config, section), **{field: value})})
 
 

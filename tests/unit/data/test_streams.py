@@ -118,6 +118,27 @@ def test_the_published_generator_gives_the_order() -> None:
     assert served == [100 + 3 * document + i for document in order for i in range(3)]
 
 
+def test_segments_are_dealt_by_the_published_generator() -> None:
+    # 11 pairs in 3 streams of 4, 4 and 3, two segments of 2 each; card c is segment c // 3 of stream c % 3.
+    whole = [[100, 101], [104, 105], [108, 109], [102, 103], [106, 107], [110, 0]]
+    keys = np.random.Generator(np.random.PCG64([7, 0])).integers(0, 2**64, 6, dtype=np.uint64)
+    order = sorted(range(6), key=lambda card: int(keys[card]))
+    made = streams(shuffle_segments=True, seed=7)
+    first, second = next(made), next(made)
+    assert [*first.inputs.tolist(), *second.inputs.tolist()] == [whole[card] for card in order]
+    assert int((first.targets == -100).sum() + (second.targets == -100).sum()) == 1
+    assert first.resets.tolist() == second.resets.tolist() == [[True, False]] * 3
+    assert made.position() == {"epoch": 1, "token": 0}
+
+
+def test_shuffled_segments_go_on_only_where_one_of_them_begins() -> None:
+    made = streams(shuffle_segments=True)
+    made.seek({"epoch": 0, "token": 2})
+    with pytest.raises(DataError, match="it belongs to other data"):
+        made.seek({"epoch": 0, "token": 1})
+    assert made.position() == {"epoch": 0, "token": 2}
+
+
 def test_position_counts_tokens_of_each_stream() -> None:
     made = streams(tokens=17, batch_size=2, tgt_len=5)
     seen = []

@@ -185,6 +185,8 @@ def test_the_streams_are_those_the_config_asks_for(tmp_path: Path, monkeypatch: 
     asked = (
         "data.reset_memory=true",
         "data.shuffle_documents=true",
+        "data.shuffle_segments=true",
+        "model.mem_len=0",
         "run.seed=9",
         "data.batch_size=6",
         "model.tgt_len=11",
@@ -198,6 +200,7 @@ def test_the_streams_are_those_the_config_asks_for(tmp_path: Path, monkeypatch: 
         "world": 1,
         "reset_memory": True,
         "shuffle_documents": True,
+        "shuffle_segments": True,
         "seed": 9,
         "vocab_size": 256,
         "mixture": (),
