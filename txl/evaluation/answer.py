@@ -135,7 +135,7 @@ def _beyond(label: str, m: Measurement, metric: Metric) -> str:
     told = low * high > 0 and abs(value) >= LEAST_SHARE
     verdict = f"{_share(value)} {'less' if value < 0 else 'more'}" if told else "no more and no less"
     times = f"{longest.context / own.context:.3g} times its own context ({longest.context:,} tokens)"
-    return f"With {times} {label} needs {verdict} (interval {_percent(low, high)})."
+    return f"On all {own.tokens:,} tokens {label} with {times} needs {verdict} (interval {_percent(low, high)})."
 
 
 def _faster(cached: tuple[str, Measurement], fixed: tuple[str, Measurement]) -> str:

@@ -24,7 +24,7 @@ def caveats(measurements: Sequence[Measurement]) -> list[str]:
             "The runs use different tokenizers: their perplexities are about different tokens and must not be compared."
         )
     elif not same_text(measurements):
-        notes.append("The runs were not scored on the same tokens.")
+        notes.append(f"The runs were not scored on the same tokens{_what_to_set(measurements)}.")
     counts = [m.parameters for m in measurements]
     if max(counts) > 1.05 * min(counts):
         notes.append(
@@ -52,8 +52,9 @@ def caveats(measurements: Sequence[Measurement]) -> list[str]:
             "has every point."
         )
     sample = at_best_use(measurements[0])
+    sizes = " or ".join(dict.fromkeys(f"{at_best_use(m).tokens:,}" for m in measurements))
     notes.append(
-        f"The sample holds {sample.tokens:,} targets, one from each of {sample.tokens:,} equal parts of the text, "
+        f"The sample holds {sizes} targets, one from each of as many equal parts of the text, "
         f"the same for every {'run and context' if same_text(measurements) else 'context of a run'}; a window slid by "
         "one token needs a pass of its own for each of them."
     )
@@ -64,3 +65,10 @@ def caveats(measurements: Sequence[Measurement]) -> list[str]:
         "one seed."
     )
     return notes
+
+
+def _what_to_set(measurements: Sequence[Measurement]) -> str:
+    """What would make them the same tokens, where the text is the same already."""
+    if len({(m.split, m.text_hash, m.tokenizer_hash) for m in measurements}) > 1:
+        return ""
+    return ", though of the same text: give all of them the same eval.sample_targets and eval.max_tokens"

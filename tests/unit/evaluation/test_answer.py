@@ -27,7 +27,7 @@ def test_the_answer_says_who_needs_less_by_how_much_and_how_fast() -> None:
         f"On the same 160 tokens of test text xl (keys and values cached, context 64) needs {bits(1)} bits per byte "
         f"and vanilla (window slid by one token, context 64) needs {bits(1.25)}: 20.0 % less "
         "(95 % interval −20.0 to −20.0 %). "
-        "With 4 times its own context (256 tokens) xl needs 5 % less (interval −5.0 to −5.0 %). "
+        "On all 1,600 tokens xl with 4 times its own context (256 tokens) needs 5 % less (interval −5.0 to −5.0 %). "
         "From its cache xl scores 100 times as many tokens as vanilla with its window slid by one token (64 tokens) "
         "and 0.5 times as many tokens as vanilla with disjoint blocks (64 tokens), in the same time."
     )
@@ -76,7 +76,10 @@ def test_of_many_runs_the_best_is_named_once_and_each_other_has_a_line_best_firs
     assert found.runs[1] == (
         f"vanilla, {bits(1.25)} (window slid by one token, context 64): 20.0 % less (95 % interval −20.0 to −20.0 %)"
     )
-    assert found.more == "With 4 times its own context (256 tokens) xl needs 5 % less (interval −5.0 to −5.0 %)."
+    assert (
+        found.more
+        == "On all 1,600 tokens xl with 4 times its own context (256 tokens) needs 5 % less (interval −5.0 to −5.0 %)."
+    )
     assert str(found) == f"{found.found}\n\n- {found.runs[0]}\n- {found.runs[1]}\n\n{found.more}"
     assert str(answer(runs[::-1])) == str(found)
 
@@ -107,7 +110,9 @@ def test_perplexities_of_different_tokenizers_name_no_winner() -> None:
 
 def test_a_difference_of_nothing_is_no_finding() -> None:
     points = [point("window", c, "all", 10 * HARD * f, each=100) for c, f in ((64, 1), (256, 1.000002))]
-    assert "With 4 times its own context (256 tokens) xl needs no more and no less" in said([measurement("xl", points)])
+    assert "On all 1,600 tokens xl with 4 times its own context (256 tokens) needs no more and no less" in said(
+        [measurement("xl", points)]
+    )
 
 
 def test_of_many_runs_the_best_cache_is_compared_in_speed_with_the_best_fixed_context() -> None:

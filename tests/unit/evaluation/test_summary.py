@@ -193,7 +193,7 @@ def test_caveats_say_what_forbids_a_comparison() -> None:
     assert len(plain) == 3
     assert plain[0].startswith("The short table has, of each run, its own context")
     assert caveats([xl(), xl(), vanilla()])[0].startswith("The short table has a row for each run, best first")
-    assert "one from each of 160 equal parts" in plain[1]
+    assert "The sample holds 160 targets, one from each of as many equal parts" in plain[1]
     assert "16 stretches" in plain[2]
     text = " ".join(caveats([xl(), vanilla(incomparable="3 of the scored tokens are <unk>", tokenizer_hash="ff")]))
     assert (
@@ -202,7 +202,11 @@ def test_caveats_say_what_forbids_a_comparison() -> None:
     )
     assert "their perplexities are about different tokens" in text
     text = " ".join(caveats([xl(), vanilla(text_tokens=5)]))
-    assert "not scored on the same tokens" in text
+    assert "not scored on the same tokens, though of the same text: give all of them the same eval.sample" in text
+    text = " ".join(caveats([xl(), vanilla(text_hash="ef" * 32)]))
+    assert "not scored on the same tokens." in text
+    few = measurement("few", [point("window", 64, "sample", HARD, each=5)])
+    assert "The sample holds 160 or 80 targets" in " ".join(caveats([xl(), few]))
     text = " ".join(caveats([xl(parameters=1200), vanilla(learning=())]))
     assert "different numbers of parameters: xl 1,200, vanilla 1,000" in text
     assert "amounts of text" not in text
