@@ -43,9 +43,11 @@ def test_a_published_setting_has_as_many_parameters_as_its_first_line_says(path:
     assert counted / {"M": 1e6, "B": 1e9}[said[2]] == pytest.approx(float(said[1]), rel=0.02, abs=0.05)
 
 
-def test_the_quickstarts_twins_differ_in_model_and_optim_alone() -> None:
+def test_the_quickstarts_twins_differ_in_model_rate_and_order_of_segments_alone() -> None:
     xl, vanilla = (load_config(CONFIGS / name) for name in ("quickstart.yaml", "quickstart-vanilla.yaml"))
-    assert replace(vanilla, run=xl.run, model=xl.model, optim=xl.optim) == xl
+    ordered, as_xl = replace(vanilla.data, shuffle_segments=False), replace(vanilla.optim, lr=xl.optim.lr)
+    assert replace(vanilla, run=xl.run, data=ordered, model=xl.model, optim=as_xl) == xl
+    assert vanilla.data.shuffle_segments
     assert replace(vanilla.run, dir=xl.run.dir) == xl.run
     assert (xl.run.dir, vanilla.run.dir) == ("runs/quickstart/xl", "runs/quickstart/vanilla")
     assert (xl.model.arch, vanilla.model.arch) == ("transformer_xl", "transformer")
