@@ -132,8 +132,7 @@ def segments(batch: SegmentBatch) -> list[tuple[tuple[int, ...], tuple[int, ...]
 def test_law_14_shuffled_segments_are_those_of_the_text_each_once_an_epoch_and_each_from_a_fresh_start(
     layout: dict[str, Any],
 ) -> None:
-    settings = layout | {"shuffle_documents": False, "reset_memory": False, "world": 1}
-    plain = Streams(**settings | {"shuffle_segments": False})
+    plain = Streams(**layout | {"shuffle_documents": False, "shuffle_segments": False, "world": 1})
     wanted = sorted(chain(*(segments(next(plain)) for _ in range(len(plain)))))
     streams = all_ranks(layout | {"shuffle_documents": False})
     alone = Streams(**layout | {"shuffle_documents": False, "world": 1})

@@ -196,20 +196,24 @@ def _training_combinations(train: TrainConfig, data: DataConfig, model: ModelCon
         found = f"half with model.tgt_len {model.tgt_len}" if model.tgt_len < 2 else "half with segments of 1 token"
         yield _wrong("train.loss", found, "full, or segments of at least 2 tokens")
     if data.shuffle_segments:
-        keeps = f"model.mem_len {model.mem_len}" if model.mem_len else "model.arch lstm" if model.arch == "lstm" else ""
-        if keeps:
-            allowed = "false, for memory is of the text right before a segment"
-            yield _wrong("data.shuffle_segments", f"true with {keeps}", allowed)
-        if train.tgt_len_schedule:
-            yield _wrong(
-                "data.shuffle_segments", "true with train.tgt_len_schedule", "false, or segments of one length"
-            )
+        yield from _shuffled_segments(train, model)
     yield from _stages(train, model)
     if train.keep_every % train.save_every:
         found = f"{train.keep_every} with train.save_every {train.save_every}"
         yield _wrong("train.keep_every", found, "0, or a multiple of train.save_every: only what is saved can be kept")
     if train.non_finite != "skip":
         yield from _idle("train", train, "max_skipped", "with train.non_finite raise")
+
+
+def _shuffled_segments(train: TrainConfig, model: ModelConfig) -> Iterator[str]:
+    """What cannot go with segments that do not follow each other in the text."""
+    key, text_before = "data.shuffle_segments", "false, for memory is of the text right before a segment"
+    if model.mem_len > 0:
+        yield _wrong(key, f"true with model.mem_len {model.mem_len}", text_before)
+    elif model.arch == "lstm":
+        yield _wrong(key, "true with model.arch lstm", text_before)
+    if train.tgt_len_schedule:
+        yield _wrong(key, "true with train.tgt_len_schedule", "false, or segments of one length")
 
 
 def _stages(train: TrainConfig, model: ModelConfig) -> Iterator[str]:

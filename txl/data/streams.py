@@ -106,14 +106,14 @@ class Streams(Iterator[SegmentBatch]):
         """Targets an epoch of this rank's rows."""
         if not self._deal:
             return int(self._length[self._rows].sum())
-        stream, begin = self._dealt(np.arange(len(self))[:, None])
+        stream, begin = self._cut(self._deck)
         return int(np.clip(self._length[stream] - begin, 0, self.tgt_len).sum())
 
     def __next__(self) -> SegmentBatch:
         at, stop = self._token, min(self._token + self.tgt_len, self._longest)
         if self._deal:
-            stream, begin = self._dealt(np.array([[at // self.tgt_len]]))
-            stream, within = stream.T, begin.T + np.arange(min(self.tgt_len, self._longest))
+            stream, begin = self._cut(self._deck[at // self.tgt_len, :, None])
+            within = begin + np.arange(min(self.tgt_len, self._longest))
         else:
             stream, within = np.arange(self._batch_size)[self._rows, None], np.arange(at, stop)
         there = within < self._length[stream]
@@ -175,11 +175,11 @@ class Streams(Iterator[SegmentBatch]):
         first = np.cumsum(length) - length
         self._first, self._length, self._longest = first, length, int(length.max())
         if self._deal:
-            self._deck = shuffled(len(self) * self._batch_size, self._seed, self._epoch)
+            deck = shuffled(len(self) * self._batch_size, self._seed, self._epoch)
+            self._deck = deck.reshape(-1, self._batch_size)[:, self._rows]
 
-    def _dealt(self, segment: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of the epoch's segments S×1 of this rank: from which streams, S×b, and from which of their pairs on."""
-        card = self._deck[segment * self._batch_size + np.arange(self._batch_size)[self._rows]]
+    def _cut(self, card: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Which stream the segment on each card is cut from, and from which of its pairs on."""
         return card % self._batch_size, card // self._batch_size * self.tgt_len
 
     def _tokens_at(self, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
