@@ -235,6 +235,11 @@ def test_p8_when_one_process_fails_the_other_ends_with_an_error_and_does_not_wai
     assert [line["step"] for line in metrics(tmp_path / "failing")] == [1, 2]
 
 
+def test_p8_a_process_that_has_done_its_work_is_not_aborted_by_what_gloo_still_does(tmp_path: Path) -> None:
+    ended = started(tmp_path, "unfinished", world=2)
+    assert [code for code, _ in ended] == [0, 0], "\n".join(text for _, text in ended)
+
+
 def test_sharded_parameters_are_dtensors_and_losses_are_those_of_whole_ones(together: Together, alone: Alone) -> None:
     folder, (first, second) = together
     assert first["sharded"] == second["sharded"]

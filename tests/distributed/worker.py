@@ -18,7 +18,8 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from tests.runs import NO_DROPOUT, UNUSUAL, in_clusters, stop_at, tiny
-from txl.runtime import Runtime
+from txl.cli import end_process
+from txl.runtime import Runtime, leave_processes
 from txl.train import loop
 from txl.train.loop import Preempted, train
 
@@ -143,13 +144,11 @@ def main(folder: Path) -> None:
     record["clusters"] = clusters(folder)
     record["sharded"] = sharded(folder)
     (folder / f"rank-{RANK}.json").write_text(json.dumps(record))
-    torch.distributed.destroy_process_group()
 
 
 def moved(folder: Path) -> None:
     """Go on with a run that other numbers of processes began."""
     train(tiny(folder, *NO_DROPOUT, run="moved-to-4"))
-    torch.distributed.destroy_process_group()
 
 
 def failing(folder: Path) -> None:
@@ -167,5 +166,16 @@ def failing(folder: Path) -> None:
         train(tiny(folder, *NO_DROPOUT, run="failing"))
 
 
+def unfinished(folder: Path) -> None:
+    """Train with weights in parts, and end while gloo's threads still drop tensors."""
+    train(tiny(folder, "runtime.shard=full", "train.max_steps=4", run="unfinished"))
+    for _ in range(2000):
+        torch.distributed.all_reduce(torch.ones(10_000), async_op=True)
+    end_process(0)
+
+
 if __name__ == "__main__":
-    {"all": main, "moved": moved, "failing": failing}[sys.argv[2]](Path(sys.argv[1]))
+    parts = {"all": main, "moved": moved, "failing": failing, "unfinished": unfinished}
+    parts[sys.argv[2]](Path(sys.argv[1]))
+    leave_processes()
+    end_process(0)

@@ -12,6 +12,7 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from txl import verbs
 from txl.cli.table import VERBS
@@ -20,6 +21,24 @@ EXIT_CODES = {"ConfigError": 2, "DataError": 2, "CheckpointError": 2, "NonFinite
 """Errors of this package that a user can meet, by the name of their class, for importing their rooms takes seconds."""
 DISK = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 """What the operating system says where a file may not be written or does not fit: a user's to mend."""
+
+
+def script() -> NoReturn:
+    """What the command `txl` runs: `main`, then the end of this process."""
+    end_process(main())
+
+
+def end_process(code: int) -> NoReturn:
+    """End with an exit code, one of several processes at once, without what the interpreter does last.
+
+    Where weights are in parts, torch keeps gloo's threads to the end. A thread that drops a tensor while the
+    interpreter goes away aborts the process, though all work was done (github.com/pytorch/pytorch/issues/190489).
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def main(words: Sequence[str] | None = None) -> int:
