@@ -27,7 +27,7 @@ TINY = (
     *("model.tgt_len=7", "model.mem_len=9", "model.dropout=0.1", "model.dropatt=0.1", "data.batch_size=4"),
     *("train.max_steps=12", "train.eval_every=6", "train.eval_tokens=60", "train.save_every=4", "train.sample_every=4"),
     *("train.sample_tokens=6", "train.log_every=1", "optim.lr=0.01", "optim.warmup_steps=3", "optim.schedule=constant"),
-    *("runtime.device=cpu", "run.seed=5"),
+    *("runtime.device=cpu", "runtime.precision=fp32", "run.seed=5"),
 )
 
 NO_DROPOUT = ("model.dropout=0", "model.dropatt=0")

@@ -16,7 +16,8 @@ from txl.runtime import Runtime
 from txl.train.backends import attention_of, use_backends
 from txl.train.bench import bench
 
-SMALL = ("model.n_layer=1", "model.d_model=8", "model.tgt_len=6", "data.batch_size=3", "eval.batch_size=2")
+CPU = ("runtime.device=cpu", "runtime.precision=fp32")
+SMALL = (*CPU, "model.n_layer=1", "model.d_model=8", "model.tgt_len=6", "data.batch_size=3", "eval.batch_size=2")
 TINY = (*SMALL, "model.n_head=2", "model.d_head=4", "model.d_inner=12")
 OWN = {
     "transformer_xl": (*TINY, "model.mem_len=7"),
