@@ -6,7 +6,7 @@ different, so that a token served twice, dropped or moved cannot hide.
 
 from __future__ import annotations
 
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ def layouts(draw: st.DrawFn, shuffle_segments: st.SearchStrategy[bool] = AS_THE_
         "reset_memory": draw(st.booleans()),
         "shuffle_documents": draw(st.booleans()),
         "shuffle_segments": draw(shuffle_segments),
+        "segments_together": draw(st.integers(1, 4)),
         "seed": draw(st.integers(0, 50)),
     }
 
@@ -120,32 +121,48 @@ def test_law_14_epochs_are_shuffled_anew_but_the_same_for_the_same_seed(layout: 
         assert any(epoch != epochs[0] for epoch in epochs)
 
 
-def segments(batch: SegmentBatch) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Inputs and targets of each row, the padded slots and the rows without any left out."""
+def segments_of_rows(batch: SegmentBatch) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Inputs and targets of each row, the padded slots left out."""
     rows = zip(batch.inputs, batch.targets, strict=True)
-    there = [(inputs[targets != -100].tolist(), targets[targets != -100].tolist()) for inputs, targets in rows]
-    return [(tuple(inputs), tuple(targets)) for inputs, targets in there if inputs]
+    return [
+        (tuple(inputs[there].tolist()), tuple(targets[there].tolist()))
+        for inputs, targets in rows
+        for there in [targets != -100]
+    ]
 
 
 @settings(deadline=None, max_examples=100)
 @given(layouts(st.just(True)))
-def test_law_14_shuffled_segments_are_those_of_the_text_each_once_an_epoch_and_each_from_a_fresh_start(
+def test_law_14_shuffled_chunks_are_those_of_the_text_each_once_an_epoch_and_each_from_a_fresh_start(
     layout: dict[str, Any],
 ) -> None:
-    plain = Streams(**layout | {"shuffle_documents": False, "shuffle_segments": False, "world": 1})
-    wanted = sorted(chain(*(segments(next(plain)) for _ in range(len(plain)))))
-    streams = all_ranks(layout | {"shuffle_documents": False})
-    alone = Streams(**layout | {"shuffle_documents": False, "world": 1})
+    layout |= {"shuffle_documents": False, "reset_memory": False}
+    plain, together = Streams(**layout | {"shuffle_segments": False, "world": 1}), layout["segments_together"]
+    whole = [segments_of_rows(next(plain)) for _ in range(len(plain))]
+    heads = {row[0][0] for at in range(0, len(whole), together) for row in whole[at] if row[0]}
+    wanted = sorted(row for rows in whole for row in rows if row[0])
+    neighbours = [pair for rows in pairwise(whole) for pair in zip(*rows, strict=True)]
+    before = {after[0]: inputs[-1] for (inputs, _), (after, _) in neighbours if after}
+    streams = all_ranks(layout)
+    alone = Streams(**layout | {"world": 1})
     orders = set()
     for _ in range(6):
-        batches = [next_of_all(streams) for _ in range(len(alone))]
-        served = list(chain(*map(segments, batches)))
-        assert sorted(served) == wanted
         assert sum(one.targets for one in streams) == alone.targets == len(layout["ids"]) - 1
-        for batch in batches:
-            assert batch.resets[:, 0].all()
+        batches = [next_of_all(streams) for _ in range(len(alone))]
+        rows = [segments_of_rows(batch) for batch in batches]
+        served = [row for batch in rows for row in batch if row[0]]
+        assert sorted(served) == wanted
+        assert all(any(row[0] for row in batch) for batch in rows)  # no step without a target
+        latest = [0] * len(rows[0])
+        for batch, there in zip(batches, rows, strict=True):
             assert torch.equal(batch.inputs, next(alone).inputs)
             assert (batch.inputs[batch.targets == -100] == 0).all()
+            assert not batch.resets[:, 1:].any()
+            for row, (inputs, _) in enumerate(there):
+                if inputs:
+                    assert bool(batch.resets[row, 0]) == (inputs[0] in heads)
+                    assert inputs[0] in heads or latest[row] == before[inputs[0]]  # memory is of the text right before
+                    latest[row] = inputs[-1]
         orders.add(tuple(served))
     if len(wanted) > 6:
         assert len(orders) > 1

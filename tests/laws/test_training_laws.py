@@ -42,6 +42,11 @@ PARTS = {
         170,
         ("data.shuffle_segments=true", "model.mem_len=0", "data.shuffle_documents=true"),
     ),
+    "with memory through shuffled chunks, across the end of an epoch": (
+        (3, 10),
+        170,
+        ("data.shuffle_segments=true", "data.segments_together=3"),
+    ),
     "with Muon, the inverse root and bf16": (
         (3, 5),
         300,

@@ -125,6 +125,8 @@ def _data_combinations(data: DataConfig) -> Iterator[str]:
         yield from _idle("data", data, "split_by split_seed", "where data.valid and data.test are both named")
     elif data.split_by == "position":
         yield from _idle("data", data, "split_seed", "with data.split_by position, where nothing is drawn")
+    if not data.shuffle_segments:
+        yield from _idle("data", data, "segments_together", "with data.shuffle_segments false")
     if not any(source is not None and source.startswith("hf:") for source in (data.train, data.valid, data.test)):
         yield from _idle("data", data, "streaming", "without a Hugging Face source (hf:NAME)")
 
@@ -196,7 +198,7 @@ def _training_combinations(train: TrainConfig, data: DataConfig, model: ModelCon
         found = f"half with model.tgt_len {model.tgt_len}" if model.tgt_len < 2 else "half with segments of 1 token"
         yield _wrong("train.loss", found, "full, or segments of at least 2 tokens")
     if data.shuffle_segments:
-        yield from _shuffled_segments(train, model)
+        yield from _shuffled_segments(train, data, model)
     yield from _stages(train, model)
     if train.keep_every % train.save_every:
         found = f"{train.keep_every} with train.save_every {train.save_every}"
@@ -205,15 +207,15 @@ def _training_combinations(train: TrainConfig, data: DataConfig, model: ModelCon
         yield from _idle("train", train, "max_skipped", "with train.non_finite raise")
 
 
-def _shuffled_segments(train: TrainConfig, model: ModelConfig) -> Iterator[str]:
+def _shuffled_segments(train: TrainConfig, data: DataConfig, model: ModelConfig) -> Iterator[str]:
     """What cannot go with segments that do not follow each other in the text."""
-    key, text_before = "data.shuffle_segments", "false, for memory is of the text right before a segment"
-    if model.mem_len > 0:
-        yield _wrong(key, f"true with model.mem_len {model.mem_len}", text_before)
-    elif model.arch == "lstm":
-        yield _wrong(key, "true with model.arch lstm", text_before)
+    if data.segments_together == 1 and (model.mem_len > 0 or model.arch == "lstm"):
+        keeps = "arch lstm" if model.arch == "lstm" else f"mem_len {model.mem_len}"
+        found = f"1 with data.shuffle_segments true and model.{keeps}"
+        yield _wrong("data.segments_together", found, "2 or more, for memory is of the text right before a segment")
     if train.tgt_len_schedule:
-        yield _wrong(key, "true with train.tgt_len_schedule", "false, or segments of one length")
+        found = "true with train.tgt_len_schedule"
+        yield _wrong("data.shuffle_segments", found, "false, or segments of one length")
 
 
 def _stages(train: TrainConfig, model: ModelConfig) -> Iterator[str]:

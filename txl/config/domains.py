@@ -86,6 +86,7 @@ DOMAINS: Mapping[str, Domain] = {
     ),
     "data.separator": _TEXT,
     "data.batch_size": _POSITIVE,
+    "data.segments_together": _POSITIVE,
     "data.workers": _POSITIVE,
     "data.cache_dir": _TEXT,
     "model.n_layer": _POSITIVE,

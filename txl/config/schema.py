@@ -91,8 +91,10 @@ class DataConfig:
     shuffle_documents: bool = False
     """Whether documents are shuffled anew each epoch; else they come in the order of sorted paths."""
     shuffle_segments: bool = False
-    """Whether training segments come in an order drawn anew each epoch instead of as the text goes on: for models
-    that keep no memory from one to the next."""
+    """Whether training segments come in an order drawn anew each epoch instead of as the text goes on."""
+    segments_together: int = 1
+    """With shuffle_segments, how many segments in a row stay together: 1 for models that keep no memory from one to
+    the next, more for those that do, whose memory then starts anew after so many."""
     workers: int = 1
     """Processes that turn text into ids side by side when a corpus is prepared; the result does not depend on it."""
     cache_dir: str | None = None

@@ -13,9 +13,11 @@ are
 
 Row g is stream g on whatever rank: rank r of W serves rows [r B / W, (r + 1) B / W).
 
-A model without memory need not read on where it was: with `shuffle_segments` the segments of all streams are dealt to
-the rows in an order drawn anew each epoch, so that neighbours in the text are not neighbours in training. Each token
-is still served once an epoch. A segment that ends early is filled up to T with input 0 and target -100.
+Neighbours in training need not be neighbours in the text: with `shuffle_segments` the streams are cut into chunks of
+`segments_together` segments, which are dealt to the rows in an order drawn anew each epoch. One segment suits a model
+without memory; with more, memory goes through the chunk and starts anew at the next. Each token is still served once
+an epoch. A segment that ends early is filled up to T with input 0 and target -100, and where the chunk of a row ends
+before those of the others, so is what is missing.
 """
 
 from __future__ import annotations
@@ -54,7 +56,8 @@ class Streams(Iterator[SegmentBatch]):
     alone, each with the separator after it; else as they are. With a `mixture` epochs are those of
     `txl.data.mixing`: whole documents of several sources by their weights, so epochs differ a little in length.
     `tgt_len` may be set anew between segments: the text goes on where it was. With `shuffle_segments` it may not,
-    each segment begins with a reset, and the order, by (seed, epoch), takes 8 bytes a segment of an epoch.
+    each chunk begins with a reset, and the order, by (seed, epoch), takes 8 bytes a chunk of an epoch; epochs differ
+    by a few segments in length, for chunks at the ends of streams may be shorter.
     `vocab_size` given: an id outside of it raises DataError. DataError where there are fewer pairs than streams, or
     B is not divisible by `world`.
     """
@@ -71,13 +74,15 @@ class Streams(Iterator[SegmentBatch]):
         reset_memory: bool = False,
         shuffle_documents: bool = False,
         shuffle_segments: bool = False,
+        segments_together: int = 1,
         seed: int = 0,
         vocab_size: int | None = None,
         mixture: Sequence[Share] = (),
     ) -> None:
         starts = np.asarray(document_starts, np.int64)
-        if tgt_len < 1 or batch_size < 1 or not 0 <= rank < world:
-            raise ValueError(f"batch_size {batch_size}, tgt_len {tgt_len}, rank {rank} of {world}")
+        if min(tgt_len, batch_size, segments_together) < 1 or not 0 <= rank < world:
+            sizes = f"batch_size {batch_size}, tgt_len {tgt_len}, segments_together {segments_together}"
+            raise ValueError(f"{sizes}, rank {rank} of {world}")
         if not len(starts) or starts[0] != 0 or (np.diff(starts) <= 0).any() or starts[-1] >= max(len(ids), 1):
             raise ValueError(f"document_starts: must ascend from 0 and stay below the {len(ids)} ids")
         if batch_size % world:
@@ -86,12 +91,8 @@ class Streams(Iterator[SegmentBatch]):
             raise DataError(_too_little(len(ids), batch_size, world))
         self._ids, self._starts = ids, starts
         self.tgt_len, self._vocab_size = tgt_len, vocab_size
-        self._reset_memory, self._shuffle, self._deal, self._seed = (
-            reset_memory,
-            shuffle_documents,
-            shuffle_segments,
-            seed,
-        )
+        self._reset_memory, self._shuffle, self._seed = reset_memory, shuffle_documents, seed
+        self._deal, self._together = shuffle_segments, segments_together
         self._mixture, self._lengths = tuple(mixture), np.diff(starts, append=len(ids))
         self._batch_size, self._world = batch_size, world
         self._rows = slice(rank * batch_size // world, (rank + 1) * batch_size // world)
@@ -99,7 +100,7 @@ class Streams(Iterator[SegmentBatch]):
         self._lay_out()
 
     def __len__(self) -> int:
-        return -(-self._longest // self.tgt_len)
+        return -(-self._span // self.tgt_len)
 
     @property
     def targets(self) -> int:
@@ -107,13 +108,18 @@ class Streams(Iterator[SegmentBatch]):
         if not self._deal:
             return int(self._length[self._rows].sum())
         stream, begin = self._cut(self._deck)
-        return int(np.clip(self._length[stream] - begin, 0, self.tgt_len).sum())
+        return int(np.clip(self._length[stream] - begin, 0, self._together * self.tgt_len).sum())
 
     def __next__(self) -> SegmentBatch:
-        at, stop = self._token, min(self._token + self.tgt_len, self._longest)
+        at, stop = self._token, min(self._token + self.tgt_len, self._span)
+        fresh = at == 0
         if self._deal:
-            stream, begin = self._cut(self._deck[at // self.tgt_len, :, None])
-            within = begin + np.arange(min(self.tgt_len, self._longest))
+            segment = at // self.tgt_len
+            deal = int(np.searchsorted(self._ends, segment, side="right"))
+            in_chunk = segment - (int(self._ends[deal - 1]) if deal else 0)
+            fresh = in_chunk == 0
+            stream, begin = self._cut(self._deck[deal, :, None])
+            within = begin + in_chunk * self.tgt_len + np.arange(min(self.tgt_len, self._longest))
         else:
             stream, within = np.arange(self._batch_size)[self._rows, None], np.arange(at, stop)
         there = within < self._length[stream]
@@ -123,13 +129,13 @@ class Streams(Iterator[SegmentBatch]):
         inputs = np.where(there, self._ids[token].astype(np.int64), 0)
         targets = np.where(there, self._ids[following].astype(np.int64), IGNORED)
         resets = there & (token == self._starts[document]) if self._reset_memory else np.zeros_like(there)
-        if at == 0 or self._deal:
+        if fresh:
             resets[:, 0] = True
         if self._vocab_size is not None and max(inputs.max(), targets.max()) >= self._vocab_size:
             largest = max(inputs.max(), targets.max())
             raise DataError(f"token id {largest} in the corpus, but the vocabulary has {self._vocab_size} ids")
         self._token = stop
-        if stop == self._longest:
+        if stop == self._span:
             self._epoch, self._token = self._epoch + 1, 0
             self._lay_out()
         return SegmentBatch(torch.from_numpy(inputs), torch.from_numpy(targets), torch.from_numpy(resets))
@@ -146,11 +152,11 @@ class Streams(Iterator[SegmentBatch]):
         before = self._epoch
         self._epoch = max(epoch, 0)
         self._lay_out()  # epochs of a mixture differ in length
-        if epoch < 0 or not 0 <= token < self._longest or (self._deal and token % self.tgt_len):
-            longest, self._epoch = self._longest, before
+        if epoch < 0 or not 0 <= token < self._span or (self._deal and token % self.tgt_len):
+            span, self._epoch = self._span, before
             self._lay_out()
             raise DataError(
-                f"data position {position}: epoch must be at least 0 and token from 0 to {longest - 1}, the "
+                f"data position {position}: epoch must be at least 0 and token from 0 to {span - 1}, the "
                 "last of a stream of this corpus and batch size; it belongs to other data"
             )
         self._token = token
@@ -174,13 +180,23 @@ class Streams(Iterator[SegmentBatch]):
         length = shortest + (np.arange(self._batch_size) < longer)
         first = np.cumsum(length) - length
         self._first, self._length, self._longest = first, length, int(length.max())
+        self._span = self._longest  # places of a row in this epoch, those that stay empty too
         if self._deal:
-            deck = shuffled(len(self) * self._batch_size, self._seed, self._epoch)
-            self._deck = deck.reshape(-1, self._batch_size)[:, self._rows]
+            self._deal_out()
+
+    def _deal_out(self) -> None:
+        """The chunks as this epoch deals them, a row's in a column; a deal lasts as long as its longest chunk."""
+        segments = -(-self._longest // self.tgt_len)
+        chunks = -(-segments // self._together)
+        deck = shuffled(chunks * self._batch_size, self._seed, self._epoch).reshape(chunks, self._batch_size)
+        last = deck // self._batch_size == chunks - 1
+        lasting = np.where(last, segments - (chunks - 1) * self._together, self._together)
+        self._deck, self._ends = deck[:, self._rows], np.cumsum(lasting.max(axis=1))
+        self._span = int(self._ends[-1]) * self.tgt_len
 
     def _cut(self, card: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Which stream the segment on each card is cut from, and from which of its pairs on."""
-        return card % self._batch_size, card // self._batch_size * self.tgt_len
+        """Which stream the chunk on each card is cut from, and from which of its pairs on."""
+        return card % self._batch_size, card // self._batch_size * self._together * self.tgt_len
 
     def _tokens_at(self, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The document and the index in `ids` of the tokens at these places of the epoch."""

@@ -84,6 +84,7 @@ def begin(config: Config, runtime: Runtime, journal: Journal) -> tuple[Run, Trai
         reset_memory=config.data.reset_memory,
         shuffle_documents=config.data.shuffle_documents,
         shuffle_segments=config.data.shuffle_segments,
+        segments_together=config.data.segments_together,
         seed=config.run.seed,
         mixture=corpus.train.mixture,
         vocab_size=corpus.tokenizer.vocab_size,

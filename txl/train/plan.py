@@ -98,6 +98,7 @@ def check_partition(corpus: Corpus, config: Config, *, world: int) -> str:
             reset_memory=data.reset_memory,
             shuffle_documents=data.shuffle_documents,
             shuffle_segments=data.shuffle_segments,
+            segments_together=data.segments_together,
             seed=config.run.seed,
             mixture=corpus.train.mixture,
         )

@@ -129,6 +129,7 @@ def validate(config: Config, *, world: int | None = None, report: Report | None 
         reset_memory=config.data.reset_memory,
         shuffle_documents=config.data.shuffle_documents,
         shuffle_segments=config.data.shuffle_segments,
+        segments_together=config.data.segments_together,
         seed=config.run.seed,
         mixture=corpus.train.mixture,
     )

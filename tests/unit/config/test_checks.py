@@ -103,11 +103,20 @@ IMPOSSIBLE = [
         "train.loss: found half with segments of 1 token",
         "at least 2 tokens",
     ),
-    ("data.shuffle_segments=true", "data.shuffle_segments: found true with model.mem_len 128", "false, for memory is"),
+    (
+        "data.shuffle_segments=true",
+        "data.segments_together: found 1 with data.shuffle_segments true and model.mem_len 128",
+        "2 or more, for memory is of the text right before a segment",
+    ),
     (
         "data.shuffle_segments=true model.arch=lstm model.position=none model.mem_len=0",
-        "data.shuffle_segments: found true with model.arch lstm",
-        "false, for memory is of the text right before a segment",
+        "data.segments_together: found 1 with data.shuffle_segments true and model.arch lstm",
+        "2 or more, for memory is of the text right before a segment",
+    ),
+    (
+        "data.segments_together=4",
+        "data.segments_together: found 4, which does nothing with data.shuffle_segments false",
+        "1 (leave it out)",
     ),
     (
         "data.shuffle_segments=true model.mem_len=0 train.tgt_len_schedule=[[0,16],[500,128]]",
@@ -178,6 +187,8 @@ POSSIBLE = [
     "train.tgt_len_schedule=[[0,16],[500,128]]",
     "train.tgt_len_schedule=[[0,512],[500,128]]",
     "data.shuffle_segments=true model.mem_len=0",
+    "data.shuffle_segments=true data.segments_together=2",
+    "data.shuffle_segments=true data.segments_together=16 model.arch=lstm model.position=none model.mem_len=0",
     "optim.schedule=wsd optim.decay_steps=900",
     "optim.name=muon optim.muon_lr=0.01 optim.muon_momentum=0.9 optim.ema_decay=0.999",
     "train.max_steps=1 optim.warmup_steps=0",

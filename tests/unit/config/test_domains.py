@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from txl.config import Config, ModelConfig, config_problems, model_problems
+from txl.config import Config, DataConfig, ModelConfig, config_problems, model_problems
 from txl.config.domains import DOMAINS, allowed_type, show
 
 NAN, INF = float("nan"), float("inf")
@@ -51,6 +51,7 @@ FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
     "data.reset_memory": ([True, False], TRUTH),
     "data.shuffle_documents": ([True, False], TRUTH),
     "data.shuffle_segments": ([True, False], TRUTH),
+    "data.segments_together": ([1, 64], [0, -1, None, *WHOLE]),
     "data.workers": ([1, 8], [0, -1, None, *WHOLE]),
     "data.cache_dir": ([None, "cache"], ["", 3]),
     "model.arch": (["transformer_xl"], ["bert", "transformer-xl", None]),
@@ -138,7 +139,10 @@ FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
     "runtime.shard": (["none", "full"], ["ddp", "", None, True]),
     "runtime.threads": ([None, 1, 16], [0, -1, *WHOLE]),
 }
-WITH = {"data.shuffle_segments": Config(model=ModelConfig(mem_len=0))}
+WITH = {
+    "data.shuffle_segments": Config(model=ModelConfig(mem_len=0)),
+    "data.segments_together": Config(data=DataConfig(shuffle_segments=True), model=ModelConfig(mem_len=0)),
+}
 """What a field needs beside it, where that is not the default."""
 EVERY_FIELD = [
     f"{section.name}.{field.name}" for section in fields(Config) for field in fields(section.default_factory)

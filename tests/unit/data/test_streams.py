@@ -5,6 +5,8 @@ Ids and document starts -> segments. The laws (each token once, seek, nothing ov
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 import numpy as np
 import pytest
 import torch
@@ -129,6 +131,28 @@ def test_segments_are_dealt_by_the_published_generator() -> None:
     assert int((first.targets == -100).sum() + (second.targets == -100).sum()) == 1
     assert first.resets.tolist() == second.resets.tolist() == [[True, False]] * 3
     assert made.position() == {"epoch": 1, "token": 0}
+
+
+def test_chunks_of_segments_are_dealt_whole_and_a_deal_lasts_as_long_as_its_longest_chunk() -> None:
+    # 17 pairs in 2 streams of 9 and 8, three segments of 3 each: a chunk of two segments and one of what is left.
+    chunks = [
+        [[100, 101, 102], [103, 104, 105]],
+        [[109, 110, 111], [112, 113, 114]],
+        [[106, 107, 108]],
+        [[115, 116, 0]],
+    ]
+    empty = [0, 0, 0]
+    for seed in range(8):
+        keys = np.random.Generator(np.random.PCG64([seed, 0])).integers(0, 2**64, 4, dtype=np.uint64)
+        order = sorted(range(4), key=lambda card: int(keys[card]))
+        made = streams(tokens=18, batch_size=2, tgt_len=3, shuffle_segments=True, segments_together=2, seed=seed)
+        expected = []
+        for one, other in ((chunks[card] for card in order[:2]), (chunks[card] for card in order[2:])):
+            expected += zip_longest(one, other, fillvalue=empty)
+        batches = [next(made) for _ in range(len(made))]
+        assert made.position() == {"epoch": 1, "token": 0}
+        assert [batch.inputs.tolist() for batch in batches] == [list(rows) for rows in expected]
+        assert len(batches) in (3, 4)  # with both short chunks in one deal, or one in each
 
 
 def test_shuffled_segments_go_on_only_where_one_of_them_begins() -> None:
