@@ -46,8 +46,9 @@ TUNING_TARGETS, TUNING_TOKENS = 2000, 50_000
 """Of the validation text: tokens that candidates are judged on, and how much of it they are drawn from."""
 TIMED_IN_TURN = 5
 """How often the training steps of two models are timed in turn to compare them."""
+CHUNKS = ["data.shuffle_segments=true", "data.segments_together=16"]
 CANDIDATES: dict[str, dict[str, list[str]]] = {
-    "xl": {"xl": []},
+    "xl": {"xl": [], "xl-chunks": CHUNKS},
     "xl-no-memory": {"xl-no-memory": []},
     "vanilla": {
         "vanilla-full": [],
@@ -55,10 +56,11 @@ CANDIDATES: dict[str, dict[str, list[str]]] = {
         "vanilla-full-long": ["model.tgt_len=128", "data.batch_size=16"],
         "vanilla-half-long": ["train.loss=half", "model.tgt_len=128", "data.batch_size=16"],
     },
-    "lstm": {"lstm": []},
+    "lstm": {"lstm": [], "lstm-chunks": CHUNKS},
 }
-"""Of each model what is tuned: for vanilla both losses, with segments of T and of T + M tokens and as many in a
-step."""
+"""Of each model what is tuned. For those that keep memory or a state, text as it goes on and in shuffled chunks of 16
+segments (the others have their segments shuffled); for vanilla both losses, with segments of T and of T + M tokens and
+as many in a step."""
 SEEDED = ("xl", "xl-no-memory", "vanilla")
 """Models trained with every seed of the plan; the others with its first."""
 BITS = Metric("bits per byte")

@@ -63,16 +63,6 @@ def test_the_quickstarts_twins_have_about_as_many_parameters() -> None:
     assert max(counts) < 1.1 * min(counts), counts
 
 
-@pytest.mark.parametrize("name", ["xl-no-memory", "vanilla", "lstm"])
-def test_the_models_of_the_books_differ_in_model_rate_and_order_of_segments_alone(name: str) -> None:
-    xl, other = (load_config(CONFIGS / "books" / f"{which}.yaml") for which in ("xl", name))
-    ordered, as_xl = replace(other.data, shuffle_segments=False), replace(other.optim, lr=xl.optim.lr)
-    assert replace(other, run=xl.run, data=ordered, model=xl.model, optim=as_xl) == xl
-    assert other.data.shuffle_segments == (name != "lstm")  # what carries nothing on need not read on
-    sizes = [sum(p.numel() for p in build_model(config.model, 256).parameters()) for config in (xl, other)]
-    assert max(sizes) < 1.01 * min(sizes), sizes
-
-
 def test_the_probes_twins_differ_in_the_model_alone_and_are_of_one_size() -> None:
     xl, vanilla = (load_config(CONFIGS / "probe" / name) for name in ("xl.yaml", "vanilla.yaml"))
     assert replace(vanilla, run=xl.run, model=xl.model) == xl
