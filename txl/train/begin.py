@@ -34,6 +34,7 @@ from txl.train.backends import cold_memories, compile_to_one_graph, describe_bac
 from txl.train.folder import write_records
 from txl.train.journal import Journal
 from txl.train.optim import build_optimizer
+from txl.train.plan import training_streams
 from txl.train.schedules import learning_rate
 from txl.train.shard import sharded
 from txl.train.start import find_start, take_weights, taking_over, tokenizer_of
@@ -74,21 +75,7 @@ def begin(config: Config, runtime: Runtime, journal: Journal) -> tuple[Run, Trai
         take_weights(bare, start, config, corpus.tokenizer)
         notes.append(str(start))
     use_backends(bare, config)
-    streams = Streams(
-        corpus.train.ids,
-        corpus.train.document_starts,
-        batch_size=config.data.batch_size,
-        tgt_len=config.model.tgt_len,
-        rank=runtime.rank,
-        world=runtime.world,
-        reset_memory=config.data.reset_memory,
-        shuffle_documents=config.data.shuffle_documents,
-        shuffle_segments=config.data.shuffle_segments,
-        segments_together=config.data.segments_together,
-        seed=config.run.seed,
-        mixture=corpus.train.mixture,
-        vocab_size=corpus.tokenizer.vocab_size,
-    )
+    streams = training_streams(corpus, config, rank=runtime.rank, world=runtime.world)
     bare.to(runtime.device)
     speed, flops = product_speed(runtime.device, runtime.precision), flops_by_length(config, bare, streams)
     if config.runtime.shard == "full":

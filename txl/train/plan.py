@@ -80,30 +80,34 @@ def plan(config: Config, *, n_parameters: int, world: int) -> Plan:
     )
 
 
+def training_streams(corpus: Corpus, config: Config, *, rank: int = 0, world: int = 1) -> Streams:
+    """The rows of the training split that this process of `world` is to learn from, as the config orders them."""
+    data = config.data
+    return Streams(
+        corpus.train.ids,
+        corpus.train.document_starts,
+        batch_size=data.batch_size,
+        tgt_len=config.model.tgt_len,
+        rank=rank,
+        world=world,
+        reset_memory=data.reset_memory,
+        shuffle_documents=data.shuffle_documents,
+        shuffle_segments=data.shuffle_segments,
+        segments_together=data.segments_together,
+        seed=config.run.seed,
+        mixture=corpus.train.mixture,
+        vocab_size=corpus.tokenizer.vocab_size,
+    )
+
+
 def check_partition(corpus: Corpus, config: Config, *, world: int) -> str:
     """Serve the first, a middle and the last segment of an epoch to `world` processes and to one; a sentence about it.
 
     Raises DataError unless the rows of all processes, one under the other, are those of one process.
     """
 
-    def streams(rank: int, of: int) -> Streams:
-        data = config.data
-        return Streams(
-            corpus.train.ids,
-            corpus.train.document_starts,
-            batch_size=data.batch_size,
-            tgt_len=config.model.tgt_len,
-            rank=rank,
-            world=of,
-            reset_memory=data.reset_memory,
-            shuffle_documents=data.shuffle_documents,
-            shuffle_segments=data.shuffle_segments,
-            segments_together=data.segments_together,
-            seed=config.run.seed,
-            mixture=corpus.train.mixture,
-        )
-
-    alone, together = streams(0, 1), [streams(rank, world) for rank in range(world)]
+    alone = training_streams(corpus, config)
+    together = [training_streams(corpus, config, rank=rank, world=world) for rank in range(world)]
     targets, shared, segments, served = alone.targets, sum(one.targets for one in together), len(alone), 0
     for segment in sorted({0, segments // 2, segments - 1}):
         position = {"epoch": 0, "token": segment * config.model.tgt_len}

@@ -10,12 +10,12 @@ import math
 from dataclasses import dataclass
 
 from txl.config import Config
-from txl.data import Corpus, DataError, SegmentBatch, Streams, prepare
+from txl.data import Corpus, DataError, SegmentBatch, prepare
 from txl.model import Model, build_model
 from txl.runtime import Runtime, seed_everything
 from txl.train.begin import check_rows, with_cutoffs
 from txl.train.mock import MockStep, Report, mock_step
-from txl.train.plan import Plan, check_partition, plan
+from txl.train.plan import Plan, check_partition, plan, training_streams
 from txl.train.schedules import mean_segment_length
 from txl.train.start import find_start, take_weights, taking_over
 
@@ -121,18 +121,7 @@ def validate(config: Config, *, world: int | None = None, report: Report | None 
     config = with_cutoffs(config, corpus)
     tokenizer = corpus.tokenizer
     round_trip = check_round_trip(corpus)
-    streams = Streams(
-        corpus.train.ids,
-        corpus.train.document_starts,
-        batch_size=config.data.batch_size,
-        tgt_len=config.model.tgt_len,
-        reset_memory=config.data.reset_memory,
-        shuffle_documents=config.data.shuffle_documents,
-        shuffle_segments=config.data.shuffle_segments,
-        segments_together=config.data.segments_together,
-        seed=config.run.seed,
-        mixture=corpus.train.mixture,
-    )
+    streams = training_streams(corpus, config)
     first = next(streams)
     check_targets(first, next(streams))
     seed_everything(config.run.seed)

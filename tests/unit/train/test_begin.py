@@ -181,7 +181,7 @@ def test_the_streams_are_those_the_config_asks_for(tmp_path: Path, monkeypatch: 
         assert len(starts) == 3
         raise Opened(settings)
 
-    monkeypatch.setattr("txl.train.begin.Streams", noted)
+    monkeypatch.setattr("txl.train.plan.Streams", noted)
     asked = (
         "data.reset_memory=true",
         "data.shuffle_documents=true",
