@@ -180,6 +180,9 @@ def test_auto_chooses_by_size_dtype_device_and_scheme() -> None:
     assert chosen(distances_learned=False) == chosen("cuda") == chosen("cuda", torch.bfloat16) == "sdpa"
     assert chosen(dtype=torch.bfloat16) == chosen("cuda", torch.bfloat16, dropped=True) == "batched"
     assert chosen(dtype=torch.bfloat16, n_queries=512, n_keys=1024) == "blocked"
+    assert chosen(dtype=torch.bfloat16, distances_learned=False) == "blocked"
+    assert chosen(dtype=torch.bfloat16, distances_learned=False, learning=False) == "sdpa"
+    assert chosen("cuda", torch.bfloat16, distances_learned=False) == "sdpa"
     assert chosen(n_queries=1, learning=False) == chosen("cuda", n_queries=1, learning=False) == "decode"
 
 

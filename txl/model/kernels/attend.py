@@ -79,10 +79,12 @@ def choose(
         return "decode"
     if dropped and device != "cpu":
         return "batched"  # the fused kernels of `sdpa` do not drop weights by a mask of ours
-    if device != "cpu" or not (distances_learned or dropped):
+    halves = dtype.itemsize == 2
+    if device != "cpu":
         return "sdpa"
-    small_halves = dtype.itemsize == 2 and n_queries * n_keys <= SMALL_SCORES
-    return "batched" if small_halves else "blocked"
+    if not (distances_learned or dropped):
+        return "blocked" if halves and learning else "sdpa"  # backward of torch's kernel is slow in 16 bits
+    return "batched" if halves and n_queries * n_keys <= SMALL_SCORES else "blocked"
 
 
 def keep_mask(q: Tensor, k: Tensor, p: float) -> Tensor:
