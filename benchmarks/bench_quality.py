@@ -10,7 +10,8 @@ rate is at its edge goes on beyond it, unless --rates names the rates. Both foll
 Ours is told a number of steps, so it takes longer where the machine slows down; theirs stop by the clock, and are given
 as long as ours took at most. What counts are the bits per byte of the first 200,000 bytes of test text: ours through
 its cache; theirs with memory carried along, or without memory in windows moved by a quarter, which favours them. Their
-softmax has a matrix of its own, as is their default: tied to the embedding it learns far more slowly.
+softmax has a matrix of its own, as is their default: tied to the embedding it learns far more slowly. Their attention
+is torch's fused kernel or their own plain one, whichever trains faster on this machine.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ MUON_RATES = (0.01, 0.02, 0.04)
 """Of the matrices; everything else is AdamW's at the config's own optim.lr."""
 STEP_OF_GRID = 2
 CALIBRATING_STEPS = 12
+TIMED_STEPS = 5
 WARM_UP = 0.05
 CLIP = 1.0
 
@@ -214,21 +216,36 @@ class Theirs:
         self.rows = config.data.batch_size * config.model.tgt_len // peer.tgt_len
         self.shape, self.optim = config.model, config.optim
         self.target = n_parameters(txl.build_model(config.model, 256))
-        self.model = self._fresh()
+        self.flash = self._fused_is_faster()
+        self.model = self._fresh(flash=self.flash)
         self.parameters = n_parameters(self.model)
 
-    def _fresh(self) -> Any:
+    def _fused_is_faster(self) -> bool:
+        """Whether a pass forward and back is faster with torch's fused attention; medians of steps taken in turn."""
+        models = {flash: self._fresh(flash=flash).train() for flash in (True, False)}
+        seconds: dict[bool, list[float]] = {flash: [] for flash in models}
+        ids = self._crops(np.random.default_rng(0))
+        for _ in range(TIMED_STEPS):
+            for flash, model in models.items():
+                begun = time.monotonic()
+                self._loss(model, ids, None)[0].backward()
+                seconds[flash].append(time.monotonic() - begun)
+        fused, plain = (statistics.median(seconds[flash]) for flash in (True, False))
+        print(f"{self.name}: {fused:.3f} s a pass with fused attention, {plain:.3f} with plain", flush=True)
+        return fused < plain
+
+    def _fresh(self, *, flash: bool) -> Any:
         """A new model; its inner width is what makes the parameters equal."""
         width = self.shape.d_inner
         for _ in range(3):  # each inner feature costs the same, so the second try fits already
             torch.manual_seed(1)
-            model = decoder(self.shape, self.peer, width)
+            model = decoder(self.shape, self.peer, width, flash=flash)
             width += round((self.target - n_parameters(model)) / (self.shape.n_layer * (2 * self.shape.d_model + 1)))
         return model
 
     def train(self, rate: float, minutes: float) -> Trained:
         """Adam or Muon under a cosine over the minutes, which the clock decides."""
-        self.model = self._fresh().train()
+        self.model = self._fresh(flash=self.flash).train()
         optimizers = self._optimizers(rate)
         peaks = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
         memory: Any = None
@@ -240,9 +257,7 @@ class Theirs:
             for group, peak in zip(groups, peaks, strict=True):
                 group["lr"] = peak * share
             ids = next(stream) if stream is not None else self._crops(draw)
-            with autocast():
-                logits, memory = self._read(ids[:, :-1], memory)
-            loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten())
+            loss, memory = self._loss(self.model, ids, memory)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
             for optimizer in optimizers:
@@ -270,11 +285,17 @@ class Theirs:
         muon = Muon(matrices, lr=rate, weight_decay=0.0, momentum=self.optim.muon_momentum)
         return [muon, torch.optim.AdamW(rest, lr=self.optim.lr, weight_decay=0.0)]
 
-    def _read(self, ids: Tensor, memory: Any) -> tuple[Tensor, Any]:
+    def _loss(self, model: Any, ids: Tensor, memory: Any) -> tuple[Tensor, Any]:
+        """Mean nats of a segment after its memory, and the memory after it."""
+        with autocast():
+            logits, memory = self._read(model, ids[:, :-1], memory)
+        return torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten()), memory
+
+    def _read(self, model: Any, ids: Tensor, memory: Any) -> tuple[Tensor, Any]:
         """Logits of a segment, after its memory where the variant has one."""
         if not self.peer.mem_len:
-            return self.model(ids), None
-        logits, memory = self.model(ids, mems=memory, return_mems=True)
+            return model(ids), None
+        logits, memory = model(ids, mems=memory, return_mems=True)
         return logits, [rows.detach() for rows in memory]
 
     def _crops(self, draw: np.random.Generator) -> Tensor:
@@ -304,13 +325,13 @@ class Theirs:
             begin = at if self.peer.mem_len else max(0, at + step - length)
             stop = min(at + step, count)
             with autocast():
-                logits, memory = self._read(text[:, begin:stop], memory)
+                logits, memory = self._read(self.model, text[:, begin:stop], memory)
             scored = logits[0, at - begin :].float()
             nats += float(torch.nn.functional.cross_entropy(scored, text[0, at + 1 : stop + 1], reduction="sum"))
         return nats / count / math.log(2)
 
 
-def decoder(shape: ModelConfig, peer: Peer, width: int) -> Any:
+def decoder(shape: ModelConfig, peer: Peer, width: int, *, flash: bool) -> Any:
     """x-transformers' decoder of our sizes, its feed-forward `width` wide."""
     from x_transformers import Decoder, TransformerWrapper
 
@@ -321,7 +342,7 @@ def decoder(shape: ModelConfig, peer: Peer, width: int) -> Any:
         attn_dim_head=shape.d_head,
         ff_mult=width / shape.d_model,
         rotary_pos_emb=True,
-        attn_flash=True,
+        attn_flash=flash,
     )
     return TransformerWrapper(
         num_tokens=256,
