@@ -172,11 +172,12 @@ def test_law_14_shuffled_chunks_are_those_of_the_text_each_once_an_epoch_and_eac
 @given(layouts(st.booleans()))
 def test_law_16_len_is_what_comes(layout: dict[str, Any]) -> None:
     stream = Streams(**layout)
-    count, epoch = 0, stream.position()["epoch"]
-    while stream.position()["epoch"] == epoch:
-        assert next(stream).inputs.shape[1] <= layout["tgt_len"]
-        count += 1
-    assert count == len(stream)
+    for epoch in range(3):  # of shuffled chunks one may be a few segments longer than the next
+        promised, count = len(stream), 0
+        while stream.position()["epoch"] == epoch:
+            assert next(stream).inputs.shape[1] <= layout["tgt_len"]
+            count += 1
+        assert count == promised
 
 
 @settings(deadline=None, max_examples=80)
