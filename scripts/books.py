@@ -27,6 +27,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from txl.checkpoint import load_run
 from txl.config import Config, load_config
 from txl.evaluation.measure import Measurement, Report, measure
@@ -236,11 +238,13 @@ def equal_time(plan: Plan, runs: dict[str, list[Config]], settings: Sequence[str
     held = plan.runs / "equal-time-steps.json"
     if not held.exists():  # measured once: a run that goes on must keep its schedule
         rates: dict[str, list[float]] = {"xl": [], "vanilla": []}
+        threads = torch.get_num_threads()
         for _ in range(TIMED_IN_TURN):
             for model, seen in rates.items():
                 config = runs[model][0]
                 alike = replace(config, runtime=replace(config.runtime, threads=1))  # as every run here is trained
                 seen.append(timed_training(alike).median)
+        torch.set_num_threads(threads)  # what is measured later is measured with all of them
         ratio = statistics.median(v / x for x, v in zip(rates["xl"], rates["vanilla"], strict=True))
         steps = max(plan.steps, round(plan.steps * ratio))
         write_text(held, json.dumps({"steps": steps, "ratio": ratio, "tokens_per_second": rates}))
