@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Four models of equal size on novels, tuned alike, three seeds, equal text and equal time -> docs/books: report, pictures, numbers.
-# scripts/reproduce_books.sh [--small] FOLDER -> FOLDER holds train/ valid/ test/ with books as text. About 2½ hours
+# scripts/reproduce_books.sh [--small] FOLDER -> FOLDER holds train/ valid/ test/ with books as text. 1½ to 2½ hours
 # on two cores (--small: half an hour, to build/books-small); stopped at any time, the same command goes on.
 set -euo pipefail
 here="$(cd "$(dirname "$0")/.." && pwd)"
