@@ -31,6 +31,7 @@ import torch
 
 from txl.checkpoint import load_run
 from txl.config import Config, load_config
+from txl.evaluation.context import Point
 from txl.evaluation.measure import Measurement, Report, measure
 from txl.evaluation.report import write_report
 from txl.evaluation.summary import Metric, at_best_use, change
@@ -281,6 +282,10 @@ def report(plan: Plan, folder: Path, runs: dict[str, list[Config]], equal: Confi
             for model in by_model
             if model in SEEDED and model != "xl"
         },
+        "xl_against_xl_no_memory_on_all_tokens": [
+            compared(a.headline, b.headline)
+            for a, b in zip(by_model["xl"], by_model.get("xl-no-memory", []), strict=False)
+        ],
         "equal_time": json.loads((plan.runs / "equal-time-steps.json").read_text("utf-8")),
         "xl_against_vanilla_at_equal_time": against(by_model["xl"][0], whole[-1]),
         "xl_at_longer_contexts": longer(by_model["xl"][0]),
@@ -345,8 +350,13 @@ def over_seeds(measured: Sequence[Measurement]) -> dict[str, Any]:
 
 
 def against(a: Measurement, b: Measurement) -> dict[str, Any] | None:
-    """By what share the first needs more (negative: less) than the second, with its paired 95 % interval."""
-    difference = change(at_best_use(a), at_best_use(b), BITS)
+    """By what share the first needs more (negative: less) than the second at best use."""
+    return compared(at_best_use(a), at_best_use(b))
+
+
+def compared(a: Point, b: Point) -> dict[str, Any] | None:
+    """By what share one point is above the other (negative: below), with its paired 95 % interval."""
+    difference = change(a, b, BITS)
     return None if difference is None else dict(zip(("change", "low", "high"), difference, strict=True))
 
 
@@ -358,9 +368,7 @@ def longer(m: Measurement) -> list[dict[str, Any]]:
         own = next((p for p in points if p.context == m.headline.context), None)
         for p in sorted(points, key=lambda p: p.context or 0):
             if own is not None and (p.context or 0) > (own.context or 0):
-                difference = change(p, own, BITS)
-                values = {} if difference is None else dict(zip(("change", "low", "high"), difference, strict=True))
-                found.append({"kind": kind, "context": p.context} | values)
+                found.append({"kind": kind, "context": p.context} | (compared(p, own) or {}))
     return found
 
 
