@@ -122,6 +122,7 @@ def validate(config: Config, *, world: int | None = None, report: Report | None 
     tokenizer = corpus.tokenizer
     round_trip = check_round_trip(corpus)
     streams = training_streams(corpus, config)
+    steps_an_epoch = len(streams)  # before a short epoch is over: the next may be another length
     first = next(streams)
     check_targets(first, next(streams))
     seed_everything(config.run.seed)
@@ -136,7 +137,7 @@ def validate(config: Config, *, world: int | None = None, report: Report | None 
         round_trip=round_trip,
         warnings=unknown_warnings(corpus),
         parameters=parameters_by_part(model),
-        steps_an_epoch=len(streams),
+        steps_an_epoch=steps_an_epoch,
         reach_tokens=model.reach(model.default_window),
         step=mock_step(config, runtime, model, first, world=world, report=report),
         world=world,

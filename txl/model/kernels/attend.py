@@ -77,11 +77,9 @@ def choose(
     """
     if n_queries == 1 and not learning:
         return "decode"
-    if dropped and device != "cpu":
-        return "batched"  # the fused kernels of `sdpa` do not drop weights by a mask of ours
-    halves = dtype.itemsize == 2
     if device != "cpu":
-        return "sdpa"
+        return "batched" if dropped else "sdpa"  # whose fused kernels do not drop weights by a mask of ours
+    halves = dtype.itemsize == 2
     if not (distances_learned or dropped):
         return "blocked" if halves and learning else "sdpa"  # backward of torch's kernel is slow in 16 bits
     return "batched" if halves and n_queries * n_keys <= SMALL_SCORES else "blocked"
