@@ -32,6 +32,7 @@ OPTIONS: dict[str, Sequence[Any]] = {
     "same_length": (False, True),
     "clamp_len": (None, 4),
     "norm": ("layer", "rms"),
+    "qk_norm": (False, True),
     "activation": ("relu", "gelu", "swiglu"),
     "tie_weight": (True, False),
     "cutoffs": ((), (4, 9)),

@@ -184,8 +184,11 @@ def attend(
     size = config.d_head
     part = slice(head * size, (head + 1) * size)
     q, k, v = (w[f"attention.{name}_proj.weight"][part] for name in "qkv")
-    query = q @ rows[p]
-    scores = [score(config, w, model, query, k @ rows[j], p, j, head) for j in keys]
+    query, own = q @ rows[p], [k @ rows[j] for j in keys]
+    if config.qk_norm:
+        query = normalise(config, named(w, "attention.q_norm."), query)
+        own = [normalise(config, named(w, "attention.k_norm."), key) for key in own]
+    scores = [score(config, w, model, query, key, p, j, head) for key, j in zip(own, keys, strict=True)]
     top = max(scores)
     exps = [math.exp(s - top) for s in scores]
     total: Array = sum(e / sum(exps) * (v @ rows[j]) for e, j in zip(exps, keys, strict=True))

@@ -186,7 +186,7 @@ def _lstm_combinations(model: ModelConfig) -> Iterator[str]:
     if model.mem_len > 0:
         yield _wrong("model.mem_len", f"{model.mem_len} with model.arch lstm", "0, for its state is all it keeps")
     shape = "n_head d_head d_inner dropatt clamp_len same_length untie_r"
-    rest = "pre_lnorm norm activation activation_checkpointing initial_memory window_includes_self"
+    rest = "pre_lnorm norm qk_norm activation activation_checkpointing initial_memory window_includes_self"
     yield from _idle("model", model, f"{shape} {rest}", "with model.arch lstm")
 
 

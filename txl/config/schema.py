@@ -139,6 +139,8 @@ class ModelConfig:
     """Whether normalisation comes before each sub-layer (with a final one at the end) instead of after it."""
     norm: Literal["layer", "rms"] = "layer"
     """LayerNorm or RMSNorm."""
+    qk_norm: bool = False
+    """Whether each head's queries and keys are normalised too, which keeps scores bounded as weights grow."""
     activation: Literal["relu", "gelu", "swiglu"] = "relu"
     """Non-linearity of the feed-forward block."""
     cutoffs: tuple[int, ...] | None = ()

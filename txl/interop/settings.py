@@ -222,6 +222,8 @@ def _not_expressible(config: ModelConfig) -> list[str]:
     ]
     if config.arch == "lstm":
         problems.insert(0, "model.arch: found lstm; allowed: transformer_xl or transformer")
+    if config.qk_norm:
+        problems.append("model.qk_norm: found true; allowed: false, for the format knows no norm of queries and keys")
     if config.pre_lnorm:
         problems.append("model.pre_lnorm: found true; allowed: false, for the format has no norm after the last layer")
     return problems

@@ -16,6 +16,7 @@ from txl.config import ModelConfig
 from txl.model.kernels.attend import Backend, attend
 from txl.model.kernels.linear import Linear
 from txl.model.kernels.term import RelativeTerm, join_heads, split_heads
+from txl.model.norm import make_norm
 from txl.model.positions import Rotation, alibi_slopes, distances, sinusoid
 
 
@@ -67,6 +68,7 @@ class Attention(nn.Module):
     The paper's scheme (section 3.3): score = E^-1/2 [(q_i + u)·k_j + (q_i + v)·r(i - j)], r = r_proj(R).
     Shaw et al. 2018 (keys only, as the paper compares it): E^-1/2 q_i·(k_j + a(i - j)) with a learned table `a`.
     Rotary, ALiBi and the absolute schemes: E^-1/2 q_i·k_j of rotated vectors, with a bias, or as it is.
+    With qk_norm every q_i and k_j is normalised before it is used (Dehghani et al. 2023).
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -79,6 +81,8 @@ class Attention(nn.Module):
         self.q_proj = Linear(config.d_model, inner, bias=False)
         self.k_proj = Linear(config.d_model, inner, bias=False)
         self.v_proj = Linear(config.d_model, inner, bias=False)
+        self.q_norm = make_norm(config, config.d_head) if config.qk_norm else None
+        self.k_norm = make_norm(config, config.d_head) if config.qk_norm else None
         self.o_proj = Linear(inner, config.d_model, bias=False)
         if self.position == "relative":
             self.r_proj = Linear(config.d_model, inner, bias=False)
@@ -93,9 +97,14 @@ class Attention(nn.Module):
 
         rotation: of the S positions, for rotary embedding alone.
         """
-        k = split_heads(self.k_proj(x), self.n_head)
+        k = self.heads(self.k_proj(x), self.k_norm)
         v = split_heads(self.v_proj(x), self.n_head)
         return k if rotation is None else rotation.turn(k), v
+
+    def heads(self, x: Tensor, norm: nn.Module | None) -> Tensor:
+        """Queries or keys by heads, each normalised where the model asks for it, B×T×HE -> B×T×H×E."""
+        x = split_heads(x, self.n_head)
+        return x if norm is None else norm(x).to(x.dtype)
 
     def forward(
         self, x: Tensor, k: Tensor, v: Tensor, term: RelativeTerm, first: Tensor | None, rotation: Rotation | None
@@ -105,7 +114,7 @@ class Attention(nn.Module):
         term: what `term` gave for S keys. first: int64 B×T, the oldest key each query sees, None for key 0. rotation:
         of the T positions, where the keys were rotated.
         """
-        q = split_heads(self.q_proj(x), self.n_head)
+        q = self.heads(self.q_proj(x), self.q_norm)
         if rotation is not None:
             q = rotation.turn(q)
         dropatt = self.dropatt if self.training else 0.0

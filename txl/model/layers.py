@@ -19,12 +19,8 @@ from txl.model.dropout import Dropout
 from txl.model.embedding import Embedding
 from txl.model.kernels.linear import Linear
 from txl.model.kernels.term import RelativeTerm
+from txl.model.norm import make_norm
 from txl.model.positions import ABSOLUTE, Rotation, sinusoid
-
-
-def make_norm(config: ModelConfig) -> nn.Module:
-    """The normalisation the configuration names, over D."""
-    return nn.LayerNorm(config.d_model) if config.norm == "layer" else nn.RMSNorm(config.d_model, eps=1e-5)
 
 
 class FeedForward(nn.Module):
@@ -57,9 +53,9 @@ class Layer(nn.Module):
         super().__init__()
         self.pre_lnorm = config.pre_lnorm
         self.attention = Attention(config)
-        self.attention_norm = make_norm(config)
+        self.attention_norm = make_norm(config, config.d_model)
         self.feed_forward = FeedForward(config)
-        self.feed_forward_norm = make_norm(config)
+        self.feed_forward_norm = make_norm(config, config.d_model)
         self.drop = Dropout(config.dropout, locked=config.locked_dropout)
 
     def ready(self, x: Tensor) -> Tensor:
@@ -94,7 +90,7 @@ class Stack(nn.Module):
         self.config = config
         self.embedding = Embedding(config, vocab_size)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.n_layer))
-        self.final_norm = make_norm(config) if config.pre_lnorm else nn.Identity()
+        self.final_norm = make_norm(config, config.d_model) if config.pre_lnorm else nn.Identity()
         self.drop = Dropout(config.dropout, locked=config.locked_dropout)
         shared = config.position == "relative" and not config.untie_r
         self.biases = RelativeBiases(config) if shared else None

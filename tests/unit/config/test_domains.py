@@ -70,6 +70,7 @@ FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
     "model.untie_r": ([True, False], TRUTH),
     "model.pre_lnorm": ([True, False], TRUTH),
     "model.norm": (["layer", "rms"], ["batch", None]),
+    "model.qk_norm": ([True, False], TRUTH),
     "model.activation": (["relu", "gelu", "swiglu"], ["tanh", None]),
     "model.cutoffs": ([(), (3,), (20, 40), None], [(0,), (-1, 4), (4, 4), (8, 4), (2.5,), ("4",), (True,), [16], 16]),
     "model.div_val": ([1], [0, -1, None, *WHOLE]),

@@ -203,13 +203,14 @@ def test_a_reader_is_told_what_the_format_does_otherwise() -> None:
 
 
 def test_what_the_format_cannot_express_is_refused_by_name() -> None:
-    config = replace(BASE, position="rotary", norm="rms", activation="swiglu", pre_lnorm=True)
+    config = replace(BASE, position="rotary", norm="rms", activation="swiglu", qk_norm=True, pre_lnorm=True)
     with pytest.raises(DataError) as caught:
         write_settings(config, VOCAB, eos_id=None)
     assert [line.split(":")[0] for line in str(caught.value).splitlines()] == [
         "model.position",
         "model.norm",
         "model.activation",
+        "model.qk_norm",
         "model.pre_lnorm",
     ]
     with pytest.raises(DataError, match=r"model\.arch: found lstm"):

@@ -94,6 +94,7 @@ CASES: dict[str, tuple[ModelConfig, Any, Effect]] = {
     "untie_r": (BASE, False, shapes),
     "pre_lnorm": (BASE, True, output),
     "norm": (BASE, "rms", shapes),
+    "qk_norm": (BASE, True, shapes),
     "activation": (BASE, "gelu", output),
     "cutoffs": (BASE, (4, 9), shapes),
     "div_val": (replace(BASE, cutoffs=(4, 9), d_embed=16), 2, shapes),
