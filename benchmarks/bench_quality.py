@@ -7,11 +7,12 @@ Physics: both read as much text as the machine manages in the minutes, at equal 
 speed is quality. Every rate of a contender's grid gets the whole minutes (what is best in a short run is too high for a
 longer one), and the run that is best on validation text counts, of a contender and of all on a side; a grid whose best
 rate is at its edge goes on beyond it, unless --rates names the rates. Both follow a cosine with a twentieth of warm-up.
-Ours is told a number of steps, so it takes longer where the machine slows down; theirs stop by the clock, and are given
-as long as ours took at most. What counts are the bits per byte of the first 200,000 bytes of test text: ours through
-its cache; theirs with memory carried along, or without memory in windows moved by a quarter, which favours them. Their
-softmax has a matrix of its own, as is their default: tied to the embedding it learns far more slowly. Their attention
-is torch's fused kernel or their own plain one, whichever trains faster on this machine.
+Ours is told a number of steps, the same at every rate, from how long its first ones take: it takes longer where the
+machine slows down. Theirs stop by the clock, and are given as long as ours took at most. What counts are the bits per
+byte of the first 200,000 bytes of test text: ours through its cache; theirs with memory carried along, or without
+memory in windows moved by a quarter, which favours them. Their softmax has a matrix of its own, as is their default:
+tied to the embedding it learns far more slowly. Their attention is torch's fused kernel or their own plain one,
+whichever trains faster on this machine.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ ADAMW_RATES = (5e-4, 1e-3, 2e-3)
 MUON_RATES = (0.01, 0.02, 0.04)
 """Of the matrices; everything else is AdamW's at the config's own optim.lr."""
 STEP_OF_GRID = 2
-CALIBRATING_STEPS = 12
+CALIBRATING_STEPS = 150
+"""Half a minute or more, for machines whose speed comes and goes; fewer where less than a minute is asked for."""
 TIMED_STEPS = 5
 WARM_UP = 0.05
 CLIP = 1.0
@@ -64,11 +66,14 @@ class Peer:
     mem_len: int
     tgt_len: int
     optimizer: str
+    gated: bool = False
+    """Whether it has what configs/quality.yaml has and its defaults have not: SwiGLU and normalised queries and keys."""
 
 
 PEERS = {
     "x-transformers no-memory AdamW": Peer(0, 256, "adamw"),
     "x-transformers no-memory Muon": Peer(0, 256, "muon"),
+    "x-transformers no-memory gated Muon": Peer(0, 256, "muon", gated=True),
     "x-transformers memory AdamW": Peer(128, 128, "adamw"),
     "x-transformers memory Muon": Peer(128, 128, "muon"),
 }
@@ -170,13 +175,17 @@ class Ours:
         self.words = [*places, f"optim.name={optimizer}", *machine, *changes]
         self.folder = ROOT / "build/quality" / f"{optimizer}-{os.getpid()}"
         self.parameters = n_parameters(txl.build_model(load_config(CONFIG, self.words).model, 256))
+        self.step_seconds: float | None = None
         self.latest: Config | None = None
 
     def train(self, rate: float, minutes: float) -> Trained:
-        """Take a few steps to learn what one takes, then a run of that many minutes."""
+        """A run of as many steps as fit into the minutes, the same number at every rate."""
         key = "optim.muon_lr" if self.optimizer == "muon" else "optim.lr"
-        seconds = self._run([f"{key}={rate}"], CALIBRATING_STEPS, "calibrating").seconds / CALIBRATING_STEPS
-        return self._run([f"{key}={rate}"], max(20, round(60 * minutes / seconds)), f"{minutes:g}-minutes")
+        if self.step_seconds is None:
+            few = max(5, round(CALIBRATING_STEPS * min(1.0, minutes)))
+            self.step_seconds = self._run([], few, "calibrating").seconds / few
+        steps = max(20, round(60 * minutes / self.step_seconds))
+        return self._run([f"{key}={rate}"], steps, f"{minutes:g}-minutes")
 
     def _run(self, words: Sequence[str], steps: int, name: str) -> Trained:
         warm = max(1, round(WARM_UP * steps))
@@ -191,7 +200,7 @@ class Ours:
         for record in records:
             taken.append((record["tokens"] - seen) / record["tokens_per_second"])
             seen = record["tokens"]
-        seconds = sum(taken) if name != "calibrating" else statistics.median(taken) * len(taken)
+        seconds = sum(taken)
         result = read_result(place)
         assert result is not None
         if self.latest is not None:  # the model asked about is always the latest; others would fill the disk
@@ -237,10 +246,11 @@ class Theirs:
     def _fresh(self, *, flash: bool) -> Any:
         """A new model; its inner width is what makes the parameters equal."""
         width = self.shape.d_inner
+        a_feature = self.shape.n_layer * ((2 + self.peer.gated) * self.shape.d_model + 1 + self.peer.gated)
         for _ in range(3):  # each inner feature costs the same, so the second try fits already
             torch.manual_seed(1)
             model = decoder(self.shape, self.peer, width, flash=flash)
-            width += round((self.target - n_parameters(model)) / (self.shape.n_layer * (2 * self.shape.d_model + 1)))
+            width += round((self.target - n_parameters(model)) / a_feature)
         return model
 
     def train(self, rate: float, minutes: float) -> Trained:
@@ -343,6 +353,9 @@ def decoder(shape: ModelConfig, peer: Peer, width: int, *, flash: bool) -> Any:
         ff_mult=width / shape.d_model,
         rotary_pos_emb=True,
         attn_flash=flash,
+        ff_glu=peer.gated,
+        ff_swish=peer.gated,
+        attn_qk_norm=peer.gated,
     )
     return TransformerWrapper(
         num_tokens=256,
