@@ -178,10 +178,13 @@ def unknown_warnings(corpus: Corpus) -> tuple[str, ...]:
 
 
 def check_targets(first: SegmentBatch, second: SegmentBatch) -> None:
-    """Raise DataError unless each target is the input that comes next, inside a segment and from one to the next."""
-    ignored = first.targets == -100
-    fits = (first.targets[:, :-1] == first.inputs[:, 1:]) | ignored[:, :-1]
-    goes_on = (first.targets[:, -1] == second.inputs[:, 0]) | ignored[:, -1] | second.resets[:, 0]
+    """Raise DataError unless each target is the input that comes next, inside a segment and from one to the next.
+
+    A row that ends early is filled up with inputs that are nothing, whose targets are ignored.
+    """
+    ignored, over = first.targets == -100, second.targets[:, 0] == -100
+    fits = (first.targets[:, :-1] == first.inputs[:, 1:]) | ignored[:, :-1] | ignored[:, 1:]
+    goes_on = (first.targets[:, -1] == second.inputs[:, 0]) | ignored[:, -1] | over | second.resets[:, 0]
     if not (bool(fits.all()) and bool(goes_on.all())):
         raise DataError("streams: a target is not the token after its input; remove the prepared corpus and try again")
 

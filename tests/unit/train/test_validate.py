@@ -135,6 +135,13 @@ def test_a_target_must_be_the_next_input() -> None:
             check_targets(batch([[1, 2, 3], [11, 12, 13]], wrong), second)
 
 
+def test_a_row_that_ends_early_is_sound(config: Config, tmp_path: Path) -> None:
+    for size in (200, 300, 400):  # six rows, none of which fills its last segment
+        (tmp_path / "corpus.txt").write_text(words(3000)[:size], encoding="utf-8")
+        for more in ([], ["model.mem_len=0", "data.shuffle_segments=true"], ["model.tgt_len=64"]):
+            assert validate(apply_overrides(config, more)).steps_an_epoch > 0
+
+
 def test_shared_parameters_are_counted_once() -> None:
     model = build_model(apply_overrides(Config(), TINY).model, 50)
     assert sum(parameters_by_part(model).values()) == sum(parameter.numel() for parameter in model.parameters())
