@@ -153,7 +153,7 @@ def normalise(config: Any, weights: dict[str, Array], x: Array) -> Array:
     """LayerNorm or RMSNorm of one vector."""
     if config.norm == "layer":
         centred = x - x.mean()
-        x, shift = centred, weights["bias"]
+        x, shift = centred, weights.get("bias", np.zeros(len(x)))
     else:
         shift = np.zeros(len(x))
     scaled: Array = x / math.sqrt((x**2).mean() + 1e-5) * weights["weight"] + shift

@@ -81,8 +81,9 @@ class Attention(nn.Module):
         self.q_proj = Linear(config.d_model, inner, bias=False)
         self.k_proj = Linear(config.d_model, inner, bias=False)
         self.v_proj = Linear(config.d_model, inner, bias=False)
-        self.q_norm = make_norm(config, config.d_head) if config.qk_norm else None
-        self.k_norm = make_norm(config, config.d_head) if config.qk_norm else None
+        # gains alone: a shift of all keys adds the same to all scores of a query, and the softmax takes it out again
+        self.q_norm = make_norm(config, config.d_head, bias=False) if config.qk_norm else None
+        self.k_norm = make_norm(config, config.d_head, bias=False) if config.qk_norm else None
         self.o_proj = Linear(inner, config.d_model, bias=False)
         if self.position == "relative":
             self.r_proj = Linear(config.d_model, inner, bias=False)
@@ -101,10 +102,10 @@ class Attention(nn.Module):
         v = split_heads(self.v_proj(x), self.n_head)
         return k if rotation is None else rotation.turn(k), v
 
-    def heads(self, x: Tensor, norm: nn.Module | None) -> Tensor:
+    def heads(self, x: Tensor, norm: nn.LayerNorm | nn.RMSNorm | None) -> Tensor:
         """Queries or keys by heads, each normalised where the model asks for it, B×T×HE -> B×T×H×E."""
         x = split_heads(x, self.n_head)
-        return x if norm is None else norm(x).to(x.dtype)
+        return x if norm is None else norm(x.to(norm.weight.dtype)).to(x.dtype)
 
     def forward(
         self, x: Tensor, k: Tensor, v: Tensor, term: RelativeTerm, first: Tensor | None, rotation: Rotation | None

@@ -64,7 +64,7 @@ def initialise(model: nn.Module, config: ModelConfig) -> None:
                 nn.init.zeros_(module.bias)
         elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
             nn.init.normal_(module.weight, mean=1.0, std=config.init_std)
-            if isinstance(module, nn.LayerNorm):
+            if isinstance(module, nn.LayerNorm) and module.bias is not None:
                 nn.init.zeros_(module.bias)
         elif isinstance(module, RelativeBiases):
             nn.init.normal_(module.bias_u, std=config.init_std)

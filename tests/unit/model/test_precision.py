@@ -47,13 +47,15 @@ class Seen(TorchDispatchMode):
     [
         BASE,
         replace(BASE, pre_lnorm=True, norm="rms", activation="swiglu", same_length=True),
+        replace(BASE, qk_norm=True),
+        replace(BASE, qk_norm=True, norm="rms"),
         replace(BASE, cutoffs=(4, 7), div_val=2, dropout=0.1, dropatt=0.1),
         replace(BASE, position="alibi"),
         replace(BASE, position="rotary"),
         replace(BASE, arch="transformer", position="sinusoidal", mem_len=0),
         LSTM,
     ],
-    ids=["relative", "pre-norm", "adaptive", "alibi", "rotary", "sinusoidal", "lstm"],
+    ids=["relative", "pre-norm", "qk-norm", "qk-norm-rms", "adaptive", "alibi", "rotary", "sinusoidal", "lstm"],
 )
 def test_loss_softmax_positions_and_norms_are_float32_and_products_bf16(config: ModelConfig) -> None:
     model = build_model(config, VOCAB)
