@@ -67,7 +67,7 @@ class Peer:
     tgt_len: int
     optimizer: str
     gated: bool = False
-    """Whether it has what configs/quality.yaml has and its defaults have not: SwiGLU and normalised queries and keys."""
+    """Whether it has SwiGLU, as ours, and queries and keys normalised its own way: to length 1, scores scaled by 10."""
 
 
 PEERS = {
